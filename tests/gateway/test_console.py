@@ -24,6 +24,7 @@ from quorumq.core.values.printable import printable
 from quorumq.gateway.console import views
 from quorumq.gateway.console.health import health_of
 from quorumq.gateway.console.session import Sessions
+from quorumq.gateway.requests import LONG_BYTES
 from quorumq.node.clients import Entry, new_token, write_clients
 from quorumq.testing import run
 from quorumq.wire.batch import Message as Parts
@@ -450,6 +451,8 @@ def test_a_user_signs_in_by_a_token_and_sees_what_its_rights_allow(tmp_path: Pat
         checked(await browser.get("/console/login"))
         wrong = await browser.ask("POST", "/console/login", urlencode({"secret": "alice.x"}).encode())
         assert "No client has this token." in checked(wrong, 401)
+        long = await browser.ask("POST", "/console/login", b"secret=" + b"%41" * LONG_BYTES)
+        assert f"more than {LONG_BYTES} bytes" in checked(long, 413), "it is not signed in"
         answer = await browser.ask("POST", "/console/login", urlencode({"secret": token}).encode())
         assert answer.status == 303
         assert "HttpOnly" in answer.headers["set-cookie"]

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from importlib import resources
 from typing import Any, Final
-from urllib.parse import parse_qs, urlencode
+from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
@@ -29,10 +29,11 @@ from quorumq.gateway.gateway import Gateway
 from quorumq.gateway.identity import User
 from quorumq.gateway.jsonapi.operations import beginning_of
 from quorumq.gateway.jsonapi.problems import problem_of
-from quorumq.gateway.requests import Left, owner_of
+from quorumq.gateway.requests import LONG_BYTES, Left, form_fields, owner_of
 
 ROOT: Final = "/console"
 FORM_BYTES_MAX: Final = 3 * 1024 * 1024
+FIELDS_MAX: Final = 50
 HEADERS: Final = {
     "Content-Security-Policy": (
         "default-src 'self'; base-uri 'none'; object-src 'none'; form-action 'self'; frame-ancestors 'none'"
@@ -198,8 +199,9 @@ class ConsoleApp:
         page = Page(self, session, User(session.name), {})
         try:
             owner = owner_of(request.scope, session.name)
-            async with self.gateway.bodies.read(request.receive, owner, FORM_BYTES_MAX) as body:
-                page.fields = self.fields_of(request, body)
+            most = FORM_BYTES_MAX if is_open or session.name else LONG_BYTES
+            async with self.gateway.bodies.read(request.receive, owner, most) as body:
+                page.fields = await self.fields_of(request, body, page.user)
                 response = await self.find(
                     page, request.method, path, signed_in=is_open or bool(session.name)
                 )
@@ -214,14 +216,15 @@ class ConsoleApp:
             self.set_cookie(response, session, request)
         return response
 
-    def fields_of(self, request: Request, body: bytearray) -> dict[str, str]:
-        """Return the fields of the query, or those of a form that was posted."""
+    async def fields_of(self, request: Request, body: bytearray, user: User) -> dict[str, str]:
+        """Return the fields of the query, or those of a form that was posted; a long one is read in the user's turn."""
         text = request.url.query if request.method in ("GET", "HEAD") else body.decode("latin-1")
+        fields = form_fields(text, FIELDS_MAX, errors="replace")
         try:
-            given = parse_qs(text, keep_blank_values=True, max_num_fields=50, errors="replace")
+            async with self.gateway.turns.of(user) as turn:
+                return dict(await turn.finish(fields))
         except ValueError as error:
             raise UsageError(f"the form cannot be read: {error}") from None
-        return {name: values[-1] for name, values in given.items()}
 
     async def find(self, page: Page, method: str, path: str, *, signed_in: bool) -> Response:
         """Return the page, or carry out the action, of a path."""

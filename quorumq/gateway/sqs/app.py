@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from quorumq.core.values.errors import QuorumqError
 from quorumq.gateway.gateway import Gateway
 from quorumq.gateway.identity import ANYBODY, User
-from quorumq.gateway.requests import LONG_BYTES, Left, Receive, Turn, is_from_page, owner_of
+from quorumq.gateway.requests import LONG_BYTES, Left, Receive, is_from_page, owner_of
 from quorumq.gateway.sqs import protocol
 from quorumq.gateway.sqs.attributes import AttributeCache
 from quorumq.gateway.sqs.call import REGION, Call, Params
@@ -150,7 +150,7 @@ class SqsApp:
                 user, asked = self._user(request, claim), protocol.parse(request)
             else:
                 async with turn:
-                    user, asked = self._user(request, claim), await parsed(request, turn)
+                    user, asked = self._user(request, claim), await turn.finish(protocol.parsing(request))
             action = self.actions.get(asked.action)
             if action is None:
                 raise SqsError(
@@ -179,21 +179,6 @@ class SqsApp:
         return (
             public or f"{scope.get('scheme', 'http')}://{headers.get('host', self._gateway.settings.listen)}"
         )
-
-
-async def parsed(request: HttpRequest, turn: Turn) -> protocol.SqsRequest:
-    """Return the action of a long request and its parameters; others have their turn between its steps.
-
-    Raises:
-        SqsError: as of `protocol.parse`.
-    """
-    steps = protocol.parsing(request)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return cast("protocol.SqsRequest", end.value)
-        await turn.pause()
 
 
 def headers_of(scope: Mapping[str, Any]) -> dict[str, str]:

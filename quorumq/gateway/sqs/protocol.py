@@ -9,10 +9,9 @@ import json
 import re
 from collections.abc import Generator, Mapping
 from typing import Any, Final, NamedTuple, cast
-from urllib.parse import unquote_to_bytes
 from xml.sax.saxutils import escape as escape_xml
 
-from quorumq.gateway.requests import has_more_values
+from quorumq.gateway.requests import form_fields, has_more_values
 from quorumq.gateway.sqs.errors import SqsError, invalid
 from quorumq.gateway.sqs.signature import HttpRequest
 
@@ -22,8 +21,6 @@ XML_TYPE: Final = "text/xml"
 NAMESPACE: Final = "http://queue.amazonaws.com/doc/2012-11-05/"
 FIELDS_MAX: Final = 2_000
 """Fields of a form, and values of JSON: a batch of 10 with 10 attributes each has some 450."""
-CHUNK: Final = 16 * 1024
-"""Characters of a form that are unescaped in one step, some two milliseconds: a form of 4 MiB may take 0.4 s."""
 DEPTH_MAX: Final = 7
 """Mappings and lists within each other: attributes in the entries of a batch need 5."""
 
@@ -132,14 +129,9 @@ def _check_tree(params: dict[str, Any]) -> None:
 
 
 def _parse_query(request: HttpRequest) -> Generator[None, None, SqsRequest]:
-    pairs: list[tuple[str, str]] = []
     try:
         text = request.query if request.method == "GET" else request.body.decode("ascii")
-        fields = text.split("&", FIELDS_MAX)
-        if len(fields) > FIELDS_MAX:
-            raise ValueError
-        for name, _, value in (field.partition("=") for field in fields if field):
-            pairs.append(((yield from _unescaped(name)), (yield from _unescaped(value))))
+        pairs = yield from form_fields(text, FIELDS_MAX)
     except ValueError:
         raise SqsError(
             "MalformedQueryString", f"The form is not URL-encoded UTF-8 with {FIELDS_MAX} fields at most."
@@ -164,22 +156,6 @@ def _parse_query(request: HttpRequest) -> Generator[None, None, SqsRequest]:
     if "QueueUrl" not in params and request.path.strip("/"):
         params["QueueUrl"] = request.path
     return SqsRequest(action, params)
-
-
-def _unescaped(text: str) -> Generator[None, None, str]:
-    """Return the text of an escaped one, with a step for each `CHUNK` characters of it."""
-    text = text.replace("+", " ")
-    parts: list[bytes] = []
-    begin = 0
-    while begin < len(text):
-        end = begin + CHUNK
-        if (escape := text.find("%", end - 2, end)) >= 0:
-            end = escape
-        parts.append(unquote_to_bytes(text[begin:end]))
-        begin = end
-        if begin < len(text):
-            yield
-    return b"".join(parts).decode()
 
 
 def _shaped(tree: Mapping[str, Any]) -> dict[str, Any]:
