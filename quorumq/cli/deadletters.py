@@ -42,6 +42,7 @@ from quorumq.core.values.printable import plural
 if TYPE_CHECKING:
     from quorumq.client import Client, MessageId, Peek
     from quorumq.client.admin.selection import Selection
+    from quorumq.core.messages import MetadataReply
 
 SAMPLES: Final = 3
 COUNT_S: Final = 60.0
@@ -120,17 +121,22 @@ async def list_dead_letters(
         if len(lines) > limit:
             say(f"there are more; --limit {2 * limit} shows more of them", err=True)
     elif not missed:
-        from quorumq.wire.hints import meant
-
-        groups = [known_group.name for known_group in known.groups]
-        has = f"it has {', '.join(groups)}" if groups else "it has none yet"
-        why = (
-            ""
-            if query.group in groups
-            else f": there is no group {query.group!r} of {query.topic!r}, {has}; {meant(query.group, groups)}"
-        ).rstrip("; ")
-        say(f"no dead letters{why}", err=True)
+        say_none(query.topic, query.group, known)
     check_missed([*missed.values()])
+
+
+def say_none(topic: str, group: str, known: MetadataReply) -> None:
+    """Say that a group has no dead letters, or that the topic has no such group."""
+    from quorumq.wire.hints import meant
+
+    groups = [each.name for each in known.groups]
+    has = f"it has {', '.join(groups)}" if groups else "it has none yet"
+    why = (
+        ""
+        if group in groups
+        else f": there is no group {group!r} of {topic!r}, {has}; {meant(group, groups)}"
+    )
+    say(f"no dead letters{why.rstrip('; ')}", err=True)
 
 
 @deadletters.command("count")
@@ -143,8 +149,12 @@ async def count_dead_letters(topic: str, group: str, where: Where, as_json: bool
     As `quorumq deadletters list`, and quick for a million, because the nodes count. It is the view of one replica of
     each partition. --json has the counts by version of the consumer and by hour of death (hours since 1970) as well.
     """
+    from quorumq.client.base.names import source_of
+
+    topic, group = source_of(topic, group)
     async with cluster(where) as client:
         counts = await client.count_dead_letters(topic, group, within=COUNT_S)
+        known = await client.metadata(topic)
     lines = [{**kind._asdict(), "samples": [str(name) for name in kind.samples]} for kind in counts.kinds]
     if as_json:
         for line in lines:
@@ -152,7 +162,7 @@ async def count_dead_letters(topic: str, group: str, where: Where, as_json: bool
     elif lines:
         _print([{**line, "count": line["messages"]} for line in lines], False)
     else:
-        say("no dead letters", err=True)
+        say_none(topic, group, known)
     if not counts.complete:
         say(f"counted for {COUNT_S:.0f} s: there are more", err=True)
 

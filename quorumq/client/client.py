@@ -40,7 +40,7 @@ from quorumq.client.produce.publishing import PublishCalls
 from quorumq.client.transport.connection import Dial, dial_tcp, dial_tls
 from quorumq.client.transport.nodes import ATTEMPT_TIMEOUT_S, Nodes
 from quorumq.core.values.errors import QuorumqError, UsageError
-from quorumq.core.values.limits import FETCH_BYTES_MAX
+from quorumq.core.values.limits import CLAIM_MAX_S, FETCH_BYTES_MAX
 from quorumq.history import HistoryWriter
 from quorumq.history.writer import monotonic
 from quorumq.wire.address import names_of_nodes, split_address
@@ -329,6 +329,10 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, CountCalls, Sho
                 return []
             max_messages = min_messages = len(names)
         seconds = await context.hold_time_of(hold_time, timeout)
+        if not seconds <= CLAIM_MAX_S:
+            raise UsageError(
+                f"hold_time is {seconds:g} s: it must be from 0.1 to {CLAIM_MAX_S:.0f} s (7 days)"
+            )
         hold = seconds if hold_time is None else min(seconds, await context.hold_time_max(timeout))
         only = () if node is None else (await context.address_of(node, timeout),)
         pool = self._pools.pop() if self._pools else ""

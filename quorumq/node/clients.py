@@ -35,6 +35,9 @@ from quorumq.wire.rights import Client, check_rights, check_seen, covers
 
 NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 HASH: Final = re.compile(r"sha256:[0-9a-f]{64}")
+FAULTY: Final = re.compile(r"at `\$\.(\w+)")
+"""Place of a faulty key in an error of msgspec."""
+
 NO_TOKEN: Final = "sha256:" + 64 * "0"
 """Hash to compare with a token that names no client: it takes as long, and so reveals no names."""
 FILE_BYTES_MAX: Final = 4 * MIB
@@ -119,8 +122,10 @@ def entry_of(path: str | os.PathLike[str], name: str, value: Any) -> Entry:
     try:
         entry = msgspec.convert(value, Entry)
     except msgspec.ValidationError as error:
+        key = FAULTY.search(str(error))
+        shown = f"{key[1]} = {str(value[key[1]])[:60]!r}: " if key is not None and key[1] in value else ""
         raise UsageError(
-            f"{where}: {error}: a client has token, publish and admin (patterns of topics), consume (pairs of "
+            f"{where}: {shown}{error}: a client has token, publish and admin (patterns of topics), consume (pairs of "
             "patterns, of topics and of groups), on_behalf (patterns of clients), and quotas "
             f"({', '.join(Quotas.__struct_fields__)})"
         ) from None

@@ -74,6 +74,10 @@ def test_backlogs_counts_and_a_search_say_what_there_is_and_change_nothing(shell
     (kind,) = shell("deadletters count counted --group g --json").lines()
     assert (kind["messages"], kind["message"]) == (2, "no")
     assert "2" in shell("deadletters count counted --group g").out
+    assert (
+        "no dead letters: there is no group 'h' of 'counted', it has g"
+        in shell("deadletters count counted --group h").err
+    )
     dry = shell("groups rewind counted --group g --to earliest --dry-run --json").lines()[0]
     assert (dry["messages"], dry["states"]) == (6, {"acked": 1, "dead": 2, "ready": 3})
     search = shell("peek counted --group g --text 4 --json")

@@ -173,9 +173,9 @@ async def test_a_client_with_many_idle_producers_asks_for_metadata_once_a_minute
 async def test_a_topic_that_is_not_there_is_named_at_once_though_an_address_is_of_a_removed_node() -> None:
     """The client took that node's answer for one that may change, and asked all for 30 s."""
     async with fake_cluster(4) as cluster, connected(cluster, addresses=[*GIVEN, "d:1"]) as client:
-        without_node = members("abc", 1)._replace(node="d")
+        reply = members("abc", 1)._replace(node="d")
         cluster.answer = lambda node, request: (
-            without_node if node == "d" and isinstance(request, Metadata) else None
+            reply if node == "d" and isinstance(request, Metadata) else None
         )
         began = trio.current_time()
         for _ in range(8):

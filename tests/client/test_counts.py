@@ -83,6 +83,9 @@ async def test_a_rewind_is_counted_and_brings_back_what_was_counted() -> None:
         count = await client.count_rewind("jobs", "g", "earliest")
         assert (count.messages, count.states, count.complete) == (10, {"acked": 4, "ready": 6}, True)
         assert (await client.count_rewind("jobs", "g", "latest")).messages == 0
+        for group in ("h", "h!dead"):
+            with pytest.raises(NotFound, match="no group 'h' reads topic 'jobs': g does"):
+                await client.count_rewind("jobs", group, "earliest")
         await trio.sleep(10)
         later = datetime.fromtimestamp(cluster.now.wall_ms / 1000, UTC)
         assert (await client.count_rewind("jobs", "g", later)).messages == 0

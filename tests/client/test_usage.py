@@ -187,6 +187,7 @@ async def test_odd_values_raise_what_a_caller_expects_and_no_error_of_the_inside
         (lambda client: client.dead_letter([], "no"), "error is 'no'.*: give an exception, or words as reason="),
         (lambda client: client.publish("jobs", b"", not_before=5), "not_before is 5: give a datetime, or secon"),
         (lambda client: client.publish("jobs", b"", derived_from=b"x"), "derived_from is b'x': give the message"),
+        (lambda client: client.fetch("jobs", "g", hold_time=1e9), r"hold_time is 1e\+09 s: it must be from 0.1"),
         (lambda client: client.raise_voters(-3), "count is -3: it must be an integer, at least 1"),
     ],
 )  # fmt: skip

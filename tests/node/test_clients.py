@@ -413,6 +413,7 @@ def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
         ("[a]\ntoken = 'secret'\n", "is no hash"),
         (f"[a]\ntoken = '{SHOP_ENTRY}'\nconsume = ['jobs']\n", "pairs of patterns"),
         (f"[a]\ntoken = '{SHOP_ENTRY}'\nadmins = ['jobs']\n", "unknown field `admins`"),
+        (f"[a]\ntoken = '{SHOP_ENTRY}'\nunsettled = -1\n", "unsettled = '-1': Expected `int` >= 1"),
         (f"['a b']\ntoken = '{SHOP_ENTRY}'\n", "1 to 64 characters"),
         ("a = 1\n", "Expected `object`"),
         (f"revoke_all = true\n[a]\ntoken = '{SHOP_ENTRY}'\n", "remove either"),
@@ -420,7 +421,7 @@ def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
         ("\xff", "is not TOML"),
         (f"a = {'[' * 20_000}", "is not TOML"),
     ],
-    ids=["token", "hash", "pair", "field", "name", "table", "both", "none", "text", "nested"],
+    ids=["token", "hash", "pair", "field", "value", "name", "table", "both", "none", "text", "nested"],
 )
 def test_errors_in_a_file_are_named(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "clients.toml").write_bytes(text.encode("latin-1"))

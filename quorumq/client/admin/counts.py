@@ -17,10 +17,11 @@ from quorumq.client.base.message import MessageId
 from quorumq.client.base.names import source_of
 from quorumq.client.base.times import positive_of, seconds_of, timeout_of
 from quorumq.core import messages as m
-from quorumq.core.values.errors import UsageError
+from quorumq.core.values.errors import NotFound, UsageError
 from quorumq.core.values.limits import DELAY_MAX_S
 from quorumq.core.values.types import PartitionId, Topic
 from quorumq.wire.batch import Message as Parts
+from quorumq.wire.hints import unknown_group
 from quorumq.wire.values import WireSlice
 
 SAMPLES: Final = 3
@@ -135,11 +136,15 @@ class CountCalls(PeekCalls):
             within: seconds after which the count ends with what it has.
 
         Raises:
-            NotFound: no such topic, or the group was deleted.
+            NotFound: no such topic, or no such group of it.
             UsageError: a time that cannot be.
             TooFewReplicas: no node answered.
         """
         word, from_ms = start_fields(to, self.context.wall_ms())
+        of = source_of(topic, group)
+        groups = [known.name for known in (await self.context.metadata(of[0], timeout=timeout)).groups]
+        if of[1] not in groups:
+            raise NotFound(unknown_group(*of, groups))
         states: dict[str, int] = {}
         complete = True
         if word != "latest":
