@@ -383,7 +383,13 @@ class Client(Bridged, waiting.Client):
     @classmethod
     async def open(cls, addresses: str | Sequence[str] | None = None, **options: Any) -> Client:
         """Connect until `close`, like `quorumq.client.Client.open`. Without `close` nothing is flushed at the end."""
-        bridge = Bridge(asyncio.get_running_loop())
+        try:
+            bridge = Bridge(asyncio.get_running_loop())
+        except RuntimeError:
+            raise UsageError(
+                "quorumq.client.aio runs on asyncio, and this is no coroutine of it: use asyncio.run; on trio "
+                "quorumq.client, and anywhere else quorumq.client.blocking"
+            ) from None
         try:
             inner = await asyncio.wrap_future(bridge.begin(partial(waiting.connect, addresses, **options)))
         except BaseException:

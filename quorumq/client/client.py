@@ -475,6 +475,7 @@ async def connect(
             split_address(name)
         ca = own_ca() if tls_ca is None else tls_ca
         dial = dial_tls(ca) if ca else dial_tcp
+    timeout = timeout_of(timeout)
     async with background() as tasks:
         nodes = Nodes(
             addresses=names,
@@ -484,8 +485,8 @@ async def connect(
             clock=clock or default_clock(),
             wall_ms=wall_ms or _wall_ms,
             rng=rng or random.Random(),
-            connect_timeout=connect_timeout,
-            attempt_timeout=attempt_timeout,
+            connect_timeout=timeout_of(connect_timeout, "connect_timeout"),
+            attempt_timeout=timeout_of(attempt_timeout, "attempt_timeout"),
             token=own_token() if token is None else token,
             on_behalf=on_behalf,
         )

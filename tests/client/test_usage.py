@@ -24,8 +24,10 @@ from quorumq.client import (
     Outcome,
     QuorumqError,
     StorageFull,
+    Task,
     TooFewReplicas,
     UsageError,
+    aio,
     blocking,
     connect,
 )
@@ -407,6 +409,34 @@ async def test_a_delayed_message_can_be_called_back() -> None:
         await client.publish("jobs", b"yes", delay=10.0)
         assert await client.purge("jobs", "g", ids=name) == 1
         assert [one.payload for one in await client.fetch("jobs", "g", max_wait=15.0)] == [b"yes"]
+
+
+@pytest.mark.parametrize("name", ["timeout", "connect_timeout", "attempt_timeout"])
+def test_times_of_connect_are_checked(name: str) -> None:
+    options: Any
+    for options in ({name: "5s"}, {name: -1}, {name: None}):
+        with (
+            pytest.raises(UsageError, match=f"{name} is "),
+            blocking.connect("127.0.0.1:1", **options),
+        ):
+            raise AssertionError
+
+
+async def test_asyncio_is_named_where_another_loop_runs() -> None:
+    """RuntimeError: no running event loop."""
+    with pytest.raises(UsageError, match=r"aio runs on asyncio.* on trio quorumq\.client"):
+        async with aio.connect("127.0.0.1:1"):
+            raise AssertionError
+
+
+async def test_tasks_that_are_none_are_refused() -> None:
+    async with jobs() as (_, client):
+        wrong: Any
+        for wrong in (Task("jobs", "g", print), [("jobs", "g", print)], None):
+            with pytest.raises(
+                UsageError, match=r"tasks is .*: give a list of Task\(topic, group, handler\)"
+            ):
+                await client.work_all(wrong)
 
 
 def test_connect_reads_the_nodes_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

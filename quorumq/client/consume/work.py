@@ -219,6 +219,8 @@ class Pool:
     _worked: Worked = field(default_factory=Worked)
 
     def __post_init__(self) -> None:
+        if not (isinstance(self.tasks, Sequence) and all(isinstance(task, Task) for task in self.tasks)):
+            raise UsageError(f"tasks is {self.tasks!r:.80}: give a list of Task(topic, group, handler)")
         if not self.tasks:
             raise UsageError("no task is given: there would be nothing to work on")
         for task in self.tasks:
