@@ -15,6 +15,7 @@ from quorumq.core.partition.giving import Giving
 from quorumq.core.partition.hold_recovery import RELEASES_MAX, HoldRecovery
 from quorumq.core.partition.release import Release
 from quorumq.core.requests import sources
+from quorumq.core.values.errors import Code
 from quorumq.core.values.types import Now, Owner, PartitionId, ProducerId, Span, Stamp, Topic
 from tests.core.cluster import Cluster
 from tests.core.network import wipe
@@ -214,6 +215,25 @@ def test_a_publish_waits_for_the_disk_of_a_node_that_adopts(through: str) -> Non
         cluster.run()
     assert isinstance(cluster.replies[moving], m.TopicReply)
     assert isinstance(cluster.replies[key], m.PublishReply)
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_publish_to_a_slot_that_does_not_vote_yet_is_answered_at_once(waits: bool) -> None:
+    """The only slot is new: the client is to ask again, and not to wait for the timeout."""
+    cluster, topic, (old,), others = made(rf=1)
+    new = others[0]
+    cluster.drop = lambda sender, to, message: isinstance(message, m.ResyncReply)
+    assert isinstance(cluster.ask(old, m.MovePartition("jobs", 0, old, new)), m.TopicReply)
+    if waits:  # for a message, so that the STORE brings a HOLD
+        cluster.submit(new, m.Fetch(("jobs",), "g", 10, 1 << 20, 1, 0, 3.0, 30.0, cluster.time, idle=True))
+    publish = m.Publish(cluster.batch(topic, ME, 0, [b"x"]))
+    for through in (new, others[1]):
+        reply = cluster.ask(through, publish)
+        assert isinstance(reply, m.Failed)
+        assert (reply.code, f"{new}: not-trusted" in reply.detail) == (Code.OUTCOME_UNKNOWN, True), reply
+    cluster.drop = lambda sender, to, message: False
+    cluster.advance(0.6)
+    assert isinstance(cluster.ask(new, publish), m.PublishReply)
 
 
 def test_no_hold_is_piggybacked_in_a_layout_that_waits_for_our_disk() -> None:

@@ -122,7 +122,7 @@ class Voter:
         for part in parts if message.round else ():
             replica = replicas.get(part.batch.header.partition)
             if replica is not None and not replica.is_trusted:
-                return []  # this node is new in the partition's replica set: its answer would not count
+                return self._refuse_store(sender, incarnation, message, replica.members, now)
         for at, part in enumerate(parts):
             partition = part.batch.header.partition
             replica = self.context.replicas.get(partition)
@@ -157,6 +157,26 @@ class Voter:
         if records:
             then.append(Done(records[-1].number))
         return [*effects, Persist(tuple(records), tuple(then))] if then else effects
+
+    def _refuse_store(
+        self,
+        sender: NodeId,
+        incarnation: Incarnation,
+        message: m.Store,
+        members: tuple[NodeId, ...],
+        now: Now,
+    ) -> list[Effect]:
+        """Refuse a STORE, as this node is new in a partition's replica set: its vote would not count.
+
+        Why not in silence: if too few of the set vote, the client is to ask again, and not to wait for the timeout. The
+        slot may vote after some round trips.
+        """
+        problems = tuple(m.Problem(at, Code.NOT_TRUSTED, "") for at in range(1 + len(message.more)))
+        votes, effects = None, list[Effect]()
+        if message.hold is not None:
+            votes, effects = self.on_piggybacked(sender, incarnation, message.hold, now, "")
+        known = self.context.state.vector(tuple(sorted(members)))
+        return [*effects, Send(sender, m.StoreReply(message.round, problems, known, votes=votes))]
 
     def is_refused(self, message: Asked) -> bool:
         """Return True if a question or write of another layout than the adopted one is refused: it does not count."""
