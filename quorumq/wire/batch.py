@@ -25,7 +25,7 @@ from typing import Final, NamedTuple, Union
 from crc32c import crc32c
 
 from quorumq.core.values import limits
-from quorumq.core.values.errors import PeerError, TooLarge
+from quorumq.core.values.errors import PeerError, TooLarge, utf8
 from quorumq.core.values.types import Batch, BatchHeader, PartitionId, ProducerId, Span
 from quorumq.wire import cbor
 from quorumq.wire.cbor import BadValue, bad
@@ -417,6 +417,9 @@ def _header_fault(name: object, value: object) -> str:
         return f"header {name!r} is {cbor.shown(value)}: integers have at most 64 bits"
     if type(value) is float and not math.isfinite(value):
         return f"header {name!r} is {value}: numbers are finite"
+    for text in (name, value):
+        if type(text) is str and not text.isascii():
+            utf8(text, f"header {name!r} has")
     return ""
 
 

@@ -222,7 +222,9 @@ name: Final = lru_cache(4096)(text)
 
 
 def blob(b: bytes | memoryview) -> bytes:
-    """Return a byte string, encoded."""
+    """Return a byte string, encoded: of a view of memory the bytes of its items, however they lie."""
+    if type(b) is memoryview and not (b.c_contiguous and b.nbytes == len(b)):
+        b = b.tobytes()
     n = len(b)
     return (BLOB[n] if n < 256 else _head(0x40, n)) + b
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import sys
+from array import array
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import partial
@@ -20,6 +21,8 @@ from quorumq.client import (
     Client,
     Closed,
     Conflict,
+    NewMessage,
+    NotAllStored,
     NotFound,
     Outcome,
     QuorumqError,
@@ -248,6 +251,55 @@ async def test_a_key_and_headers_of_the_wrong_type_are_named_and_the_producer_go
             with pytest.raises(TypeError, match="headers are a mapping of names to values, not list"):
                 await producer.send(b"1", headers=headers)
             await producer.publish(b"1")
+
+
+LONE = "a\udcff"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"key": LONE}, "key 'a.udcff': its character 1 is a lone surrogate"),
+        ({"headers": {"name": LONE}}, "header 'name' has 'a.udcff'"),
+        ({"headers": {LONE: 1}}, "header 'a.udcff' has 'a.udcff'"),
+        ({"dedup": LONE}, "dedup 'a.udcff'"),
+        ({"json": [LONE]}, "json '..a.udcff"),
+    ],
+)
+@pytest.mark.parametrize("several", [False, True])
+async def test_text_that_is_not_unicode_is_named(options: dict[str, Any], said: str, several: bool) -> None:
+    payload = None if "json" in options else b"x"
+    async with jobs() as (_, client):
+        if several:
+            with pytest.raises(NotAllStored, match=f"UsageError: {said}"):
+                await client.producer("jobs").publish_many([NewMessage(payload, **options)])
+        else:
+            with pytest.raises(UsageError, match=said):
+                await client.publish("jobs", payload, **options)
+
+
+@pytest.mark.parametrize(
+    ("view", "contents"),
+    [
+        (memoryview(array("H", [1, 2])), array("H", [1, 2]).tobytes()),
+        (memoryview(b"abcdef").cast("B", (2, 3)), b"abcdef"),
+        (memoryview(b"abcdef")[::2], b"ace"),
+        (memoryview(b"abc"), b"abc"),
+    ],
+)
+@pytest.mark.parametrize("several", [False, True])
+async def test_a_view_of_memory_is_published_as_the_bytes_of_its_items(
+    view: Any, contents: bytes, several: bool
+) -> None:
+    """One of items of several bytes was stored with a wrong length, and no consumer could read it."""
+    async with jobs() as (_, client):
+        if several:
+            await client.producer("jobs").publish_many([view])
+        else:
+            await client.publish("jobs", view, key=view)
+        (message,) = await client.fetch("jobs", "g", max_wait=1.0)
+        assert message.payload == contents
+        assert message.key == (None if several else contents)
 
 
 async def test_a_consumer_says_that_it_is_used_by_with_and_both_are_used_once() -> None:

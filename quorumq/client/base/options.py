@@ -10,6 +10,7 @@ from typing import Any, Final, TypedDict, Unpack
 
 from quorumq.client.base.message import Source
 from quorumq.client.base.times import Duration
+from quorumq.core.values.errors import utf8
 from quorumq.wire.batch import HeaderValue
 from quorumq.wire.batch import Message as Parts
 
@@ -97,7 +98,7 @@ def parts_of(
         ValueError: ``json`` has a number that JSON does not have.
     """
     if isinstance(key, str):
-        key = key.encode()
+        key = utf8(key, "key")
     if json is ...:
         if payload is None:
             raise TypeError("a message has a payload or json=, and neither was given")
@@ -105,4 +106,4 @@ def parts_of(
     if payload is not None:
         raise TypeError("a message has a payload or json=, and both were given")
     text = jsons.dumps(json, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return Parts(text.encode(), key, {CONTENT_TYPE: JSON_TYPE, **(headers or {})})
+    return Parts(utf8(text, "json"), key, {CONTENT_TYPE: JSON_TYPE, **(headers or {})})

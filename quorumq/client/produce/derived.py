@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from quorumq.client.base.message import MessageId, Source
 from quorumq.client.base.times import Duration, number_of
 from quorumq.client.produce.partitioner import Partitioner
-from quorumq.core.values.errors import UsageError
+from quorumq.core.values.errors import UsageError, utf8
 from quorumq.core.values.limits import NAME_NUMBERS, NAME_SLOTS, NAME_WINDOW_MAX_S, NAME_WINDOW_MIN_S
 from quorumq.core.values.names import slots_of, window_from
 from quorumq.core.values.spans import merge_spans
@@ -74,7 +74,7 @@ class Name(NamedTuple):
         Raises:
             UsageError: it is no text, or empty, or too long.
         """
-        if not isinstance(text, str) or not 0 < len(text.encode()) <= DEDUP_BYTES_MAX:
+        if not isinstance(text, str) or not 0 < len(utf8(text, "dedup")) <= DEDUP_BYTES_MAX:
             raise UsageError(f"dedup is {text!r:.80}: it must be text of 1 to {DEDUP_BYTES_MAX} bytes")
         digest = hashlib.blake2b(b"quorumq named\0" + text.encode(), digest_size=16).digest()
         where, slot, seq = (int.from_bytes(digest[at:end], "big") for at, end in ((0, 4), (4, 8), (8, 16)))

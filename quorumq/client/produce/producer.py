@@ -29,7 +29,7 @@ from quorumq.client.produce.outbox import BATCH_BYTES, LOADED_BYTES, Outbox, Par
 from quorumq.client.produce.partitioner import DefaultPartitioner, Partitioner
 from quorumq.client.produce.sending import Sender, Session
 from quorumq.client.transport.nodes import left_of
-from quorumq.core.values.errors import NotFound, NotStored, QuorumqError, SessionClosed, UsageError
+from quorumq.core.values.errors import NotFound, NotStored, QuorumqError, SessionClosed, UsageError, utf8
 from quorumq.core.values.limits import BATCH_BYTES_MAX, DELAY_MAX_S, MIB
 from quorumq.core.values.printable import plural
 from quorumq.core.values.types import PartitionId, ProducerId, Topic
@@ -371,7 +371,7 @@ class Producer:
         timeout: float | None = None,
     ) -> list[Run]:
         """Take all of these messages that have the same options, or none; raises as `send` does."""
-        key = key.encode() if isinstance(key, str) else key
+        key = utf8(key, "key") if isinstance(key, str) else key
         records = encode_records(payloads, key, headers)
         times_of(delay, not_before, ttl, self._context.wall_ms())
         if timeout is not None:

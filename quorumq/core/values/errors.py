@@ -278,3 +278,16 @@ def error_from(code: str, text: str, needed: int = 0, answered: int = 0, delay: 
     if issubclass(cls, Busy):
         return cls(text, delay=delay)
     return cls(text)
+
+
+def utf8(text: str, noun: str) -> bytes:
+    """Return ``text`` as UTF-8; ``noun`` names it for the error.
+
+    Raises:
+        UsageError: it has a lone surrogate, as the name of a file may have.
+    """
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        detail = f"{noun} {text[:80]!r}: its character {error.start} is a lone surrogate, which UTF-8 does not have"
+        raise UsageError(detail) from None
