@@ -1,8 +1,9 @@
 """Celery's own integration tests on quorumq: `python -m tests.measure.celery_suite DIRECTORY REDIS [ARGUMENT …]`.
 
 DIRECTORY is Celery's source distribution, unpacked, of the version that is installed. REDIS is the program of a Redis
-server, which keeps the results; the broker is three nodes. Arguments are those of pytest. Python needs celery, redis,
-pytest, and the imports of the chosen tests.
+server, which keeps the results; the broker is three nodes. Arguments are those of pytest. Python needs celery, pytest,
+pytest-timeout, redis (5.2.1: from 8 on it ends waits of the tests that are longer than 5 s), and the imports of the
+chosen tests. All of test_canvas.py takes half an hour.
 """
 
 from __future__ import annotations
