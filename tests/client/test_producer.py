@@ -474,6 +474,20 @@ async def test_usage_errors_are_raised_at_once_and_a_full_disk_in_the_end(
         assert trio.current_time() - began == pytest.approx(after, abs=0.5 * after)
 
 
+@pytest.mark.parametrize("code", ["conflict", "session-closed", "usage"])
+async def test_a_refusal_after_an_attempt_of_unknown_outcome_does_not_say_that_nothing_is_stored(
+    code: str,
+) -> None:
+    """Other bytes may have won at the replicas that the second node asked, and ours are at the first one's."""
+    async with jobs() as (cluster, client), client.producer("jobs") as producer:
+        codes = iter(["outcome-unknown", code])
+        cluster.answer = lambda node, request: (
+            Failed(next(codes), "as the test asked") if isinstance(request, Publish) else None
+        )
+        with pytest.raises(OutcomeUnknown, match="as the test asked"):
+            await producer.publish(b"A")
+
+
 # -------------------------------------------------------------------------------- topics
 
 

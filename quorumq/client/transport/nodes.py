@@ -24,7 +24,6 @@ from quorumq.core.values.errors import (
     NotStored,
     OutcomeUnknown,
     QuorumqError,
-    SessionClosed,
     StorageFull,
     TooFewReplicas,
     Unanswered,
@@ -401,8 +400,8 @@ class Nodes:
 
         Raises:
             UsageError: a node refused it for good. `NotFound` only once every node that could be reached has said so:
-                a node that was away may not have heard of a new topic yet. `SessionClosed` only if no earlier attempt
-                may have been carried out; else OutcomeUnknown, from that.
+                a node that was away may not have heard of a new topic yet. Of a publish only if no earlier attempt may
+                have been carried out; else OutcomeUnknown, from that.
             NotStored, OutcomeUnknown, TooFewReplicas, StorageFull, Busy: the time is over, or would be by when a quota
                 lets it go on; the text says what was tried.
         """
@@ -465,7 +464,7 @@ class Nodes:
                     attempts.note(where, str(error))
                     missing = error
                     continue
-                if isinstance(error, SessionClosed) and attempts.sent:
+                if attempts.sent and isinstance(request, m.Publish) and isinstance(error, UsageError):
                     # An earlier attempt may have stored it at replicas that this one did not ask.
                     attempts.note(where, str(error))
                     raise attempts.error(clock() - began, writes=writes) from error
