@@ -69,7 +69,7 @@ def flooding(make: Callable[[Raw], Callable[[int], object]], in_flight: int) -> 
 
 def big_batches(raw: Raw) -> Callable[[int], object]:
     topic, producer_id = raw.topic(f"big-{os.getpid()}"), raw.session()
-    payload = os.urandom(limits.MESSAGE_BYTES_MAX - 1000)
+    payload = os.urandom(limits.PAYLOAD_BYTES_MAX - 1000)
     return lambda at: publish(topic, producer_id, 4 * at, [payload] * 4)
 
 
@@ -170,6 +170,7 @@ def main() -> None:
                         times += more
                         seq += len(more)
                         if attacked:
+                            assert attacker.is_alive(), f"the attack {name} has ended by itself"
                             attacker.terminate()
                             attacker.join()
                 print(f"{name} ({len(beside)} cycles beside it, {len(alone)} alone)", flush=True)
