@@ -96,23 +96,18 @@ def summarised(
         "previous": {name: previous[name] for name in ("out", "as_of")} if previous is not None else None,
         "since": inputs.since,
         "positions": inputs.positions,
-        "deaths": totals["deaths"],
-        **{name: totals[name] for name in RESOLUTIONS},
+        **{name: totals[name] for name in ("deaths", *RESOLUTIONS)},
         "failures": totals["kinds"],
         "status": {name: totals[name] for name in STATUSES} if previous is not None else None,
-        "first_died_at": iso(totals["first_died_at"]),
-        "last_died_at": iso(totals["last_died_at"]),
-        "oldest_published_at": iso(aged["oldest_published_at"]),
-        "oldest_died_at": iso(aged["oldest_died_at"]),
-        "undated": aged["undated"],
-        "skewed": aged["skewed"],
+        **{name: iso(totals[name]) for name in ("first_died_at", "last_died_at")},
+        **{name: iso(cell) for name, cell in aged.items()},
         "bucket_seconds": tops["period"]["seconds"],
         "bursts": frames["bursts"].count(),
         "regressions": frames["deploys"].where("regression").count(),
         "poison": frames["poison"].count(),
         "plan": {name: verdicts.get(name, {"failures": 0, "messages": 0}) for name in VERDICTS},
         "groups": [{name: row[name] for name in ("topic", "group", "deaths", "dead")} for row in tops["ages"]],
-        "top": [{name: value(row[name]) for name in TOP_COLUMNS} for row in tops["failures"][:SUMMARY_TOP]],
+        "top": [{name: iso(row[name]) for name in TOP_COLUMNS} for row in tops["failures"][:SUMMARY_TOP]],
         "problems": unreadable(frames.get("problems")),
     }  # fmt: skip
 
@@ -129,7 +124,7 @@ def unreadable(rows: DataFrame | None) -> dict[str, Any]:
     return {
         "count": counts["all"],
         "harmless": counts["harmless"],
-        "rows": [{name: value(it) for name, it in row.items()} for row in tops],
+        "rows": [{name: iso(it) for name, it in row.items()} for row in tops],
     }
 
 
@@ -219,15 +214,8 @@ def utc(cell: Any) -> Any:
     return cell.astimezone(UTC) if isinstance(cell, datetime) else cell
 
 
-def iso(at: datetime | None) -> str | None:
-    """Return a time as text, to the millisecond."""
-    return (
-        at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        if at is not None
-        else None
-    )
-
-
-def value(cell: Any) -> Any:
-    """Return the value as JSON has it."""
-    return iso(cell) if isinstance(cell, datetime) else cell
+def iso(cell: Any) -> Any:
+    """Return a time as JSON has it: text, to the millisecond; any other value as it is."""
+    if not isinstance(cell, datetime):
+        return cell
+    return cell.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
