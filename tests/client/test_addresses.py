@@ -183,3 +183,20 @@ async def test_a_topic_that_is_not_there_is_named_at_once_though_an_address_is_o
             with pytest.raises(NotFound, match="there is no topic 'absent'"):
                 await client.topic("absent")
         assert trio.current_time() - began < 2.0
+
+
+async def test_a_consumer_of_several_topics_looks_at_all_of_them_in_one_request() -> None:
+    """Five nodes, so that each topic has several replica sets, which may become others."""
+    names = [f"jobs{number}" for number in range(10)]
+    async with fake_cluster(5) as cluster, connected(cluster) as client:
+        for name in names:
+            await client.create_topic(name, partitions=4)
+        async with client.consumer(names, "g") as consumer:
+            with trio.move_on_after(2.0):
+                await consumer.__anext__()
+            cluster.asked.clear()
+            with trio.move_on_after(60.0):
+                await consumer.__anext__()
+        asked = [request.topics for _, request in cluster.asked if isinstance(request, Metadata)]
+        assert len(asked) <= 13
+        assert all(set(topics) == set(names) for topics in asked)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Final, Protocol, cast
 
@@ -190,22 +190,22 @@ class Context:
         """
         while True:
             await trio.sleep(PRODUCED_S)
-            names = list(self._producers)
-            for at in range(0, len(names), NAMES):
-                await self._look(names[at : at + NAMES])
+            await self.present(list(self._producers))
 
-    async def _look(self, names: list[str]) -> None:
-        try:
-            topics = (await self.metadata(*names)).topics
-        except NotFound:  # publishing to that topic raises it
-            half = len(names) // 2
-            for part in (names[:half], names[half:]) if half else ():
-                await self._look(part)
-        except QuorumqError:
-            await trio.lowlevel.checkpoint()  # the next look is soon enough
-        else:
-            for topic in topics:
-                self.known(topic)
+    async def present(self, names: Sequence[str], timeout: float | None = None) -> list[Topic]:
+        """Return those of these topics that are there, `NAMES` of them in a request; none of these if it fails."""
+        topics: list[Topic] = []
+        for at in range(0, len(names), NAMES):
+            part = names[at : at + NAMES]
+            try:
+                topics += map(self.known, (await self.metadata(*part, timeout=timeout)).topics)
+            except NotFound:  # publishing to that topic, or fetching from it, raises it
+                half = len(part) // 2
+                for smaller in (part[:half], part[half:]) if half else ():
+                    topics += await self.present(smaller, timeout)
+            except QuorumqError:
+                await trio.lowlevel.checkpoint()  # the next look is soon enough
+        return topics
 
     def known(self, topic: Topic) -> Topic:
         """Remember a topic that a node named, tell its producers, and return it."""

@@ -187,14 +187,10 @@ class Prefetch:
             nursery.start_soon(self._expect, name, nursery, 0.0)
         while True:
             await trio.sleep(REFRESH_S)
-            for name in dict.fromkeys(
-                fetcher.where.topic for fetcher in self._fetchers if fetcher.where.nodes
-            ):
-                try:
-                    topic = await self.context.topic(name, timeout=self.reader.timeout)
-                except QuorumqError:
-                    continue  # the fetchers themselves report the error
-                self._follow(name, replica_sets(topic), nursery)
+            names = dict.fromkeys(fetcher.where.topic for fetcher in self._fetchers if fetcher.where.nodes)
+            # Errors are reported by the fetchers themselves.
+            for topic in await self.context.present(list(names), self.reader.timeout):
+                self._follow(topic.name, replica_sets(topic), nursery)
 
     def _follow(self, name: str, sets: Sequence[ReplicaSet], nursery: trio.Nursery) -> None:
         """Fetch from the present replica sets of a topic. Those that it had before may be of nodes that have left.
