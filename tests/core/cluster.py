@@ -122,26 +122,30 @@ class Cluster(Nodes):
         else:
             self.queue.append((to, received))
 
-    def kill(self, names: Iterable[NodeId]) -> None:
-        """Kill nodes, one for each character."""
+    def kill(self, names: Iterable[NodeId], seconds: float = 0.0) -> None:
+        """Kill nodes, one for each character, and let time pass."""
         for name in names:
             super().kill(name)
+        self.wait(seconds)
 
-    def start(self, names: Iterable[NodeId]) -> None:
-        """Start nodes, one for each character."""
+    def start(self, names: Iterable[NodeId], seconds: float = 0.0) -> None:
+        """Start nodes, one for each character, and let time pass."""
         for name in names:
             super().start(name)
+        self.wait(seconds)
 
     def crash(self, names: Iterable[NodeId], seconds: float = 0.0) -> None:
         """Kill nodes, start them again, and let time pass."""
         self.kill(names)
-        self.start(names)
-        if seconds:
-            self.advance(seconds)
+        self.start(names, seconds)
 
     def hear_all(self, seconds: float = 0.0) -> None:
         """Drop no message from now on, and let time pass."""
         self.drop = lambda sender, to, message: False
+        self.wait(seconds)
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass; after 0.0 seconds nothing that is due has happened."""
         if seconds:
             self.advance(seconds)
 
@@ -173,8 +177,7 @@ class Cluster(Nodes):
     def ask(self, name: NodeId, request: object, seconds: float = 0.0, *, of: type = object) -> Any:
         """Send a client's request, let time pass, and return the reply that has come by then: one ``of`` that class."""
         key = self.submit(name, request)
-        if seconds:
-            self.advance(seconds)
+        self.wait(seconds)
         assert key in self.replies, f"{request} was not answered"
         assert isinstance(self.replies[key], of), self.replies[key]
         return self.replies[key]

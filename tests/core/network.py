@@ -54,9 +54,7 @@ def wipe(cluster: Cluster, names: str, seconds: float = 0.0, *, kept: Sequence[J
         cluster.journals[name] = list(kept)
         if not kept:
             cluster.dropped[name].clear()
-    cluster.start(names)
-    if seconds:
-        cluster.advance(seconds)
+    cluster.start(names, seconds)
 
 
 def cut(cluster: Cluster, *pairs: str) -> None:

@@ -128,8 +128,7 @@ def test_by_one_wrong_clock_nothing_is_buried_and_nothing_waits() -> None:
     cluster.ask("a", fetch())
     cluster.kill("a")
     cluster.ask("b", Publish(cluster.batch(topic, producer_id, 0, [b"x"] * 3)))
-    cluster.start("a")
-    cluster.advance(5.0)
+    cluster.start("a", 5.0)
     for batch in replica_of(cluster, "a").batches.stored.values():
         batch.born -= 3600.0
     cluster.advance(10.0)

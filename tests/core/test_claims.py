@@ -92,8 +92,7 @@ def test_a_claim_is_at_the_head_of_the_next_segment() -> None:
         batches = [record for record in cluster.journals[name] if isinstance(record, BatchStored)]
         cluster.journals[name][:] = [*core.snapshot(cluster.clocks(name)), *batches]
         cluster.kill(name)
-    cluster.start("abc")
-    cluster.advance(CLAIM_S - 12)
+    cluster.start("abc", CLAIM_S - 12)
     assert attempts(cluster) == []
 
 

@@ -96,8 +96,7 @@ def test_a_replica_that_is_down_delays_closing_and_hears_of_it_later() -> None:
     close(cluster, topic, producer_id)
     cluster.advance(100)
     assert closed(cluster) == [0, 0]
-    cluster.start("c")
-    cluster.advance(100)
+    cluster.start("c", 100)
     assert closed(cluster) == [1, 1, 1]
 
 
@@ -203,8 +202,7 @@ def test_one_promise_beside_a_replica_that_is_down_makes_the_outcome_unknown() -
     replica_of(cluster, "b").closing.promise((number_of(producer_id),))
     key = cluster.submit("a", Publish(cluster.batch(topic, producer_id, 10, [b"late"])))
     check_failed(cluster.replies[key], "outcome-unknown", "being closed")
-    cluster.start("c")
-    cluster.advance(20)
+    cluster.start("c", 20)
     assert [replica_of(cluster, node).batches.present.messages for node in "abc"] == [11, 11, 11]
     assert isinstance(
         cluster.ask("b", Publish(cluster.batch(topic, producer_id, 10, [b"late"]))), PublishReply

@@ -166,8 +166,7 @@ def test_one_node_down_changes_nothing_and_it_catches_up() -> None:
     got = receipts(cluster.ask("c", fetch(most=5)))
     assert outcomes(cluster.ask("a", AckRequest(got))) == ["acked"]
     cluster.drop = lambda sender, to, message: isinstance(message, HoldsRequest)
-    cluster.start("b")
-    cluster.advance(8)
+    cluster.start("b", 8)
     assert cluster.nodes["b"].replicas[next(iter(cluster.nodes["b"].replicas))].batches.present.messages == 20
     assert cluster.nodes["b"].context.quarantine_left(cluster.now), "nobody has told it of its holds"
     served = receipts(cluster.ask("b", fetch(most=3), 0.1))

@@ -208,8 +208,7 @@ def test_it_stays_for_good_through_restarts_resync_and_new_partitions() -> None:
     cluster.ask("c", fetch(most=1))
     cluster.kill("c")
     gone = deleted(cluster)
-    cluster.start("c")
-    cluster.advance(2)
+    cluster.start("c", 2)
     assert cluster.nodes["c"].catalogue.groups[(topic.id, "g")] == gone, "anti-entropy"
     cluster.crash("c")
     assert cluster.nodes["c"].catalogue.groups[(topic.id, "g")] == gone, "the journal"
@@ -424,8 +423,7 @@ def test_a_replica_that_missed_both_brings_nothing_back() -> None:
     deleted(cluster)
     cluster.advance(1)
     created(cluster, "a", "latest")
-    cluster.start("c")
-    cluster.advance(70)
+    cluster.start("c", 70)
     for core in cluster.nodes.values():
         assert recorded(core) == [(2, Kind.SKIPPED)]
     cluster.kill("c")
@@ -469,8 +467,7 @@ def test_holds_of_a_deleted_group_are_handed_over_by_a_clean_stop_and_told_to_wh
         deleted(cluster)
         for node in "ab":
             getattr(cluster, end)(node)
-            cluster.start(node)
-            cluster.advance(1)
+            cluster.start(node, 1)
         created(cluster)
         assert spans(cluster.ask("b", fetch(hold_time=5.0))) == [(3, 10)], end
 

@@ -155,8 +155,7 @@ def test_a_rewind_survives_restarts_and_reaches_a_node_that_was_down() -> None:
     cluster.kill("c")
     rewind(cluster, node="a")
     cluster.kill("ab")
-    cluster.start("abc")
-    cluster.advance(70)
+    cluster.start("abc", 70)
     assert spans(cluster.ask("c", fetch())) == [(0, 10)]
 
 

@@ -79,8 +79,7 @@ def test_no_start_uses_the_ballots_of_an_earlier_one_though_the_clock_was_set_ba
     for days in range(1, 4):
         cluster.kill("a")
         cluster.wall_off_ms["a"] = -days * 86_400_000
-        cluster.start("a")
-        cluster.advance(1.1)
+        cluster.start("a", 1.1)
         tokens.append(token(cluster, "a"))
     assert tokens == sorted(set(tokens))
 
@@ -210,8 +209,7 @@ def test_a_replica_that_slept_through_ack_and_reclaim_brings_nothing_back() -> N
     cluster.advance(100)
     assert not replica_of(cluster, "a").batches.stored
     cluster.drop = lambda sender, to, message: isinstance(message, SyncDigests)
-    cluster.start("c")
-    cluster.advance(6)
+    cluster.start("c", 6)
     assert asked(cluster, "c", hold_time=5.0) == [], "the others answer with the tombstone"
     assert isinstance(
         cluster.ask("c", Publish(cluster.batch(topic, producer_id, 0, [b"0", b"1", b"2"]))), PublishReply
@@ -256,8 +254,7 @@ def test_however_torn_the_tombstones_are_none_is_dropped_and_they_close_up_again
     cluster.kill("c")
     odd = tuple(Span(producer_id, seq, seq + 1) for seq in range(1, 4200, 2))
     assert set(outcomes(cluster.ask("a", AckRequest((got._replace(spans=odd),))))) == {"acked"}
-    cluster.start("c")
-    cluster.advance(1.6)
+    cluster.start("c", 1.6)
     runs = [len(replica_of(cluster, node).group("g").records.items()) for node in "abc"]
     assert runs == [2100, 2100, 2100]
     kept = [

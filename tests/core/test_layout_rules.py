@@ -351,8 +351,7 @@ def test_messages_that_only_a_source_has_stay_known_over_a_restart() -> None:
     cluster.advance(0.5)
     cluster.kill(new)
     cluster.drop = lambda sender, to, message: {sender, to} == {old, new}
-    cluster.start(new)
-    cluster.advance(3.0)
+    cluster.start(new, 3.0)
     purged = cluster.ask(others[0], m.PurgeRequest("jobs", 0, "g"), of=m.PurgeReply)
     assert purged.messages == 3
     cluster.hear_all()

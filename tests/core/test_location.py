@@ -87,8 +87,7 @@ def test_a_moved_directory_takes_part_once_every_other_node_answered_and_knows_o
     for words in ("copied, or restored", "still missing a.", "empty the directory", "--directory-is-newest"):
         assert words in answer.detail
         assert words in str(core.status(cluster.now)["moved"])
-    cluster.start("a")
-    cluster.advance(1.0)
+    cluster.start("a", 1.0)
     assert core.state.trusted
     assert isinstance(cluster.ask("c", OpenSession()), OpenSessionReply)
     assert not cluster.restarts, "nothing was missing, so nothing is resynced"

@@ -22,8 +22,7 @@ def test_hold_time_max_cannot_become_smaller_while_all_nodes_are_down() -> None:
         with pytest.raises(UsageError, match=r"hold_time_max = 60\.0 s.*5\.0 s.*Put the old value back"):
             cluster.start(name)
     cluster.settings["hold_time_max"] = 60.0
-    cluster.start("abc")
-    cluster.advance(50.0)
+    cluster.start("abc", 50.0)
     answer = cluster.ask("b", fetch(hold_time=5.0))
     assert isinstance(answer, Failed), "nobody votes while that hold may live"
     assert "quarantine" in answer.detail
@@ -57,8 +56,7 @@ def test_the_order_of_the_node_list_does_not_matter() -> None:
     cluster = with_messages(1)
     cluster.kill("abc")
     cluster.names = tuple("cba")
-    cluster.start("abc")
-    cluster.advance(1.0)
+    cluster.start("abc", 1.0)
     assert isinstance(cluster.ask("a", OpenSession()), OpenSessionReply)
 
 

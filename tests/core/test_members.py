@@ -353,8 +353,7 @@ def test_a_moved_directory_is_confirmed_by_members_that_were_added(rule: bool, l
     cluster.kill("c")
     cluster.journals["c"] = backup
     leave_out(Trust, "unconfirmed", lambda self, context: [it for it in "ab" if it not in self.confirmed_by])
-    cluster.start("c")
-    cluster.advance(10.0)
+    cluster.start("c", 10.0)
     assert cluster.nodes["c"].catalogue.cluster.is_member("d")
     assert cluster.nodes["c"].state.trusted is not rule
     if rule:

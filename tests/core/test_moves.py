@@ -330,8 +330,7 @@ def test_deletion_reaches_the_set_before_and_the_next_one() -> None:
     assert isinstance(cluster.ask(members[2], m.DeleteTopic("jobs", topic.id), 6), m.Failed), (
         "of the present set only one is up"
     )
-    cluster.start(members[1])
-    cluster.advance(3)
+    cluster.start(members[1], 3)
     assert isinstance(cluster.ask(members[2], m.DeleteTopic("jobs", topic.id)), m.TopicReply)
 
 
@@ -459,8 +458,7 @@ def test_a_source_that_cannot_be_reached_is_shown_by_one_node() -> None:
     cluster.drop = lambda sender, to, message: isinstance(message, m.SourceReply)
     assert isinstance(move(cluster, others[1], members[0], others[0]), m.TopicReply)
     cluster.advance(5.0)
-    cluster.kill(members[0])
-    cluster.advance(1.0)
+    cluster.kill(members[0], 1.0)
     rows = [row for node in cluster.nodes for row in shown(cluster, node)]
     assert [(row["state"], row["waits_for"]) for row in rows] == [("away", [members[0]])]
 

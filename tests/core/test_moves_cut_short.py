@@ -119,8 +119,7 @@ def released_late(number: int, *, torn: bool) -> bool:
     if not killed.is_dead():
         return False
     cluster.advance(3.0)
-    cluster.start(nodes["leaves"])
-    cluster.advance(14.0)
+    cluster.start(nodes["leaves"], 14.0)
     settled(cluster, topic, reply.topic)
     return True
 

@@ -256,8 +256,7 @@ def test_a_promise_for_unused_windows_outlasts_a_crash() -> None:
     assert closed(cluster) == [1, 1, 1]
     settled(cluster, topic, first + 8)
     cluster.time += 4 * WINDOW_S
-    cluster.kill("c")
-    cluster.advance(20)
+    cluster.kill("c", 20)
     promised = [replica_of(cluster, node).closing.promised.state() for node in "ab"]
     assert promised[0] == promised[1]
     assert replica_of(cluster, "a").closing.promised.messages == 8, "c has not said that it is done"
@@ -268,8 +267,7 @@ def test_a_promise_for_unused_windows_outlasts_a_crash() -> None:
         Code.SESSION_CLOSED,
         "past",
     )
-    cluster.start("c")
-    cluster.advance(20)
+    cluster.start("c", 20)
     assert closed(cluster) == [9, 9, 9]
 
 

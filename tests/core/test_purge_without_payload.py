@@ -52,8 +52,7 @@ def away(case: Case) -> Cluster:
 def back(cluster: Cluster) -> list[tuple[int, int]]:
     """Return the deliveries once the payload is back."""
     cluster.hear_all()
-    cluster.start("a")
-    cluster.advance(8.0)
+    cluster.start("a", 8.0)
     return spans(cluster.ask("b", fetch(hold_time=1.0)))
 
 

@@ -236,16 +236,14 @@ def test_no_slot_is_added_while_a_learner_is_down(rule: bool, leave_out: LeaveOu
     reply = raise_to(cluster, 3, old)
     assert isinstance(reply, m.TopicReply)
     learners = reply.topic.learners_of(0)
-    cluster.kill(learners)
-    cluster.advance(10.0)
+    cluster.kill(learners, 10.0)
     key = cluster.submit(old, m.Publish(cluster.batch(topic, ME, 3, [b"3"])))
     cluster.advance(1.0)
     assert isinstance(cluster.replies.get(key), m.PublishReply) == rule
     if rule:
         rows = [row for row, _ in moves(cluster.nodes[old].context, cluster.now)]
         assert [(row["state"], row["waits_for"]) for row in rows] == [("copying", list(learners))]
-        cluster.start(learners)
-        cluster.advance(15.0)
+        cluster.start(learners, 15.0)
         assert set(current(cluster, old, topic).replicas[0]) == {old, *learners}
         assert not list(moves(cluster.nodes[old].context, cluster.now))
 
@@ -330,8 +328,7 @@ def test_a_raise_comes_to_its_end_after_any_faults(rf: int, seed: int) -> None:
                 cluster.journals[name] = []
             down.append(name)
         cluster.advance(draw.choice((0.01, 0.3, 2.5)))
-    cluster.start(down)
-    cluster.advance(30.0)
+    cluster.start(down, 30.0)
     known = current(cluster, others[0], topic)
     assert len(known.replicas[0]) == rf + 2
     assert known.placement(0).before == ()  # type: ignore[union-attr]
@@ -368,12 +365,10 @@ def test_partitions_with_a_slot_that_is_away_hold_up_no_others() -> None:
     through = next(name for name in cluster.names if name != away)
     reply = raise_to(cluster, 5, through)
     assert isinstance(reply, m.TopicReply)
-    cluster.kill(away)
-    cluster.advance(30.0)
+    cluster.kill(away, 30.0)
     raised = current(cluster, through, topic)
     waits = [away in (*topic.replicas[at], *reply.topic.learners_of(at)) for at in range(12)]
     assert [len(nodes) for nodes in raised.replicas] == [3 if waiting else 5 for waiting in waits]
     assert len(dict.fromkeys(waits)) == 2
-    cluster.start(away)
-    cluster.advance(30.0)
+    cluster.start(away, 30.0)
     assert [len(nodes) for nodes in current(cluster, through, topic).replicas] == [5] * 12

@@ -377,8 +377,7 @@ def test_a_batch_reclaimed_by_peers_before_its_tombstones_arrive_is_not_missing(
     cluster.drop = lambda sender, to, message: (
         to == "c" and isinstance(message, SyncState) and bool(message.groups)
     )
-    cluster.start("c")
-    cluster.advance(20)
+    cluster.start("c", 20)
     assert replica_of(cluster, "c").batches.requested.messages == 10, "c has heard of no tombstone"
     sent: list[object] = []
     cluster.drop = lambda sender, to, message: bool(sent.append(message)) and False

@@ -57,8 +57,7 @@ def test_its_own_deliveries_of_before_are_still_held_and_go_on() -> None:
     got = receipts(cluster.ask("b", fetch(hold_time=10.0)))
     cluster.crash("b")
     assert receipts(cluster.ask("b", fetch())) == (), "what it delivered itself is not delivered again"
-    cluster.kill("c")
-    cluster.advance(8.0)
+    cluster.kill("c", 8.0)
     assert outcomes(cluster.ask("a", ExtendRequest(got, 10.0, 8.0))) == ["ok"], "a and b extend it"
     cluster.advance(9.0)
     assert receipts(cluster.ask("a", fetch())) == ()
@@ -81,8 +80,7 @@ def test_a_hold_that_was_learned_is_no_memory_of_a_ballot() -> None:
     cluster = with_messages(1)
     got = receipts(cluster.ask("a", fetch()))
     cluster.crash("b")
-    cluster.kill("c")
-    cluster.advance(0.1)
+    cluster.kill("c", 0.1)
     assert outcomes(cluster.ask("a", AckRequest(got), 1.0)) == ["acked_unproven"], (
         "b may have granted a higher one before"
     )

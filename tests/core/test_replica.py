@@ -328,8 +328,7 @@ def test_a_replica_that_was_away_for_long_catches_up_in_one_chain_of_pulls() -> 
     cluster.kill("c")
     for first in range(1, 501):
         cluster.ask("a", Publish(cluster.batch(topic, producer_id, first, [b"x" * 20])))
-    cluster.start("c")
-    cluster.advance(10)
+    cluster.start("c", 10)
     assert next(iter(cluster.nodes["c"].replicas.values())).batches.present.messages == 501
 
 
@@ -340,8 +339,7 @@ def test_records_attempts_and_delays_reach_all() -> None:
     assert outcomes(cluster.ask("a", AckRequest(got[0]))) == ["acked"]
     cluster.ask("a", RejectRequest(got[1], 60.0))
     cluster.ask("a", RejectRequest(got[2], 0.0, Death(Stamp(0, ""), "rejected", "E")))
-    cluster.start("c")
-    cluster.advance(10)
+    cluster.start("c", 10)
     views = [next(iter(cluster.nodes[node].replicas.values())).views.groups["g"] for node in "abc"]
     assert views[2].records.state() == views[0].records.state()
     kept = [

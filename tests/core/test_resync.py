@@ -88,8 +88,7 @@ def test_nothing_of_it_counts_before_the_resync_is_durable() -> None:
         "b has not stored it in a way that counts"
     )
     cluster.hear_all()
-    cluster.start("c")
-    cluster.advance(2.0)
+    cluster.start("c", 2.0)
     assert core.state.trusted
 
 
@@ -299,8 +298,7 @@ def test_messages_without_a_replica_are_lost_until_one_returns() -> None:
     cluster.unreadable.update({"a": {first}, "b": {first}})
     cluster.journals["c"] = []
     cluster.drop = lambda sender, to, message: isinstance(message, SyncState) and sender == "c"
-    cluster.start("abc")
-    cluster.advance(15.0)
+    cluster.start("abc", 15.0)
     assert lost(cluster) == [0, 0, 5], "c has heard of them, and has not said yet that it has not got them"
     cluster.hear_all(15.0)
     assert lost(cluster) == [5, 5, 5]
@@ -444,7 +442,6 @@ def test_messages_that_a_resync_learned_stay_known_over_a_restart() -> None:
     assert cluster.nodes["b"].state.trusted
     assert not present(cluster, "b")
     cluster.kill("ba")
-    cluster.start("b")
-    cluster.advance(4.0)
+    cluster.start("b", 4.0)
     purged = cluster.ask("c", PurgeRequest("jobs", 0, "g"), of=PurgeReply)
     assert purged.messages == 2

@@ -358,8 +358,7 @@ def test_a_topic_that_was_dropped_and_made_again_is_one_when_the_old_directory_t
     assert (again.id == made.id) == (rf == 3)
     cluster.kill("c")
     cluster.journals["c"] = old
-    cluster.start("c")
-    cluster.advance(30.0)
+    cluster.start("c", 30.0)
     assert trust(cluster) == "abc"
     registers = [core.topic_named("jobs") for core in cluster.nodes.values()]
     assert all(register == registers[0] for register in registers)
@@ -448,8 +447,7 @@ def test_a_crash_at_any_step_lets_it_be_done_again(step: str, victim: str) -> No
     assert hit
     cluster.kill(victim)
     cluster.hear_all()
-    cluster.start(victim)
-    cluster.advance(30.0)
+    cluster.start(victim, 30.0)
     if trust(cluster) != "abc":
         answer = declare(cluster, "a", trust(cluster))
         assert isinstance(answer, DeclareSurvivorsReply) or "nothing has to be declared" in answer.detail  # type: ignore[attr-defined]

@@ -174,8 +174,7 @@ def test_a_replica_without_the_batch_does_not_vote_on_whether_it_is_due() -> Non
     assert got(cluster, "a") == 0
     cluster.kill("b")
     assert got(cluster, "a") == 0
-    cluster.start("b")
-    cluster.advance(29)
+    cluster.start("b", 29)
     assert got(cluster, "a") == 1
 
 
@@ -239,8 +238,7 @@ def test_a_node_uncertain_of_an_age_counts_on_and_does_not_spread_it() -> None:
     cluster.kill("b")
     cluster.journals["b"] = [item for item in cluster.journals["b"] if not isinstance(item, BatchStored)]
     cluster.drop = lambda sender, to, message: {sender, to} == {"a", "b"} and isinstance(message, Store)
-    cluster.start("b")
-    cluster.advance(15)
+    cluster.start("b", 15)
     cluster.hear_all(5)
     assert {node: uncertain(cluster, node) for node in "abc"} == {"a": 0, "b": 1, "c": 1}
     assert cluster.time + shown(cluster, "c")[0][1] == pytest.approx(due, abs=0.002)
@@ -363,8 +361,7 @@ def test_a_redriven_message_neither_waits_nor_expires() -> None:
     entries = tuple(SpanRecord(item.span, item.record) for item in page.items)  # type: ignore[union-attr]
     assert outcomes(cluster.ask("b", RedriveRequest("jobs", 0, "g", entries))) == ["ok"]
     restart(cluster, "b", -YEAR_MS)  # for b it is not due again
-    cluster.kill("a")
-    cluster.advance(2)
+    cluster.kill("a", 2)
     assert got(cluster, "c") == 1
 
 

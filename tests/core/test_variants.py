@@ -46,8 +46,7 @@ def again(cluster: Cluster, nodes: str, how: str) -> None:
     """Each of the nodes goes down and starts, one after the other."""
     for node in nodes:
         getattr(cluster, how)(node)
-        cluster.start(node)
-        cluster.advance(0.5)
+        cluster.start(node, 0.5)
 
 
 @pytest.mark.parametrize(("nodes", "how"), [("b", "kill"), ("ab", "kill"), ("ba", "stop")])
