@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-LeaveOut = Callable[..., None]
+Omit = Callable[..., None]
 
 
 @pytest.fixture(params=[True, False])
@@ -17,7 +17,7 @@ def rule(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.fixture
-def leave_out(rule: bool, monkeypatch: pytest.MonkeyPatch) -> LeaveOut:
+def omit(rule: bool, monkeypatch: pytest.MonkeyPatch) -> Omit:
     """`monkeypatch.setattr` if the rule is to be left out; else it does nothing."""
 
     def nothing(*args: Any, **more: Any) -> None:
