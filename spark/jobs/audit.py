@@ -148,7 +148,7 @@ def command(
     """Check every guarantee of docs/protocol.md against what nodes and clients wrote (docs/history.md).
 
     Each guarantee holds, is broken, is not decidable (with how often), or was not checked. Writes Parquet tables,
-    summary.json and audit.html to OUT. Exits with 1 where a guarantee is broken, and prints the messages.
+    summary.json and audit.html to OUT. Exits with 1 if a guarantee is broken, and prints the messages.
     """
     session = partial(job_session, "quorumq audit", size=bytes_in(*paths), master=master)
     spark, target, earlier = folders_of(session, out, previous)

@@ -299,7 +299,7 @@ def fetched(
     """Return the samples, with ``rank``, and the messages to redrive, with ``planned``, the rank of their decision.
 
     DEATHS, SKETCHES and `spark.transforms.plan.DECISIONS` in. Texts come with samples only. Of the first sample of a
-    kind come ``payload_bytes`` bytes of key and payload, and the headers, unless that is 0.
+    kind come ``payload_bytes`` bytes of key and payload, and the headers, if that is not 0.
     """
     names = ("id", "group", "generation", "n")
     chosen = sketches.where(F.col("failure").isNotNull()).select(
