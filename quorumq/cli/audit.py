@@ -25,7 +25,7 @@ def audit(paths: tuple[str, ...], strict: bool, drained: bool, as_json: bool) ->
     of each guarantee. `python -m quorumq.spark audit` asks the same of what one machine cannot hold, and writes tables
     and a page.
 
-    Needs the extra quorumq[audit]. Exits with 1 where a guarantee is broken.
+    Needs the extra quorumq[audit]. Exits with 1 if a guarantee is broken.
     """
     from quorumq.core.values.errors import UsageError
 
