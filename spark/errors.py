@@ -22,7 +22,7 @@ _JAVA: Final = re.compile(r"^(?:: |Caused by: )(?:[\w$]+\.)+[\w$]+: (.*\S.*)$", 
 
 
 _PYTHON: Final = re.compile(r"Traceback \(most recent call last\):\n(?: .*\n)+(\w[\w.]*: .*\S)")
-"""The end of a traceback of a worker's Python, which may lack a package, or be of another version."""
+"""The end of a traceback of a worker's Python, as when it lacks a package, or if it is of another version."""
 
 
 class SparkFailed(QuorumqError):

@@ -134,7 +134,7 @@ def is_local(master: str) -> bool:
 def check_shared(out: Folder, shared: bool, master: str | None) -> None:
     """Refuse an OUT on this machine's disk if executors are elsewhere, unless it is said to be shared.
 
-    Before Spark starts, None says that the master is not known.
+    The master is None if it is not known before Spark starts.
 
     Raises:
         UsageError: names OUT and the master.

@@ -199,7 +199,7 @@ class OpenFile:
         return Scan(self.read, size, salt, check_bodies=False)
 
     def records_scan(self, size: int, salt: int, known: Decoded) -> Scan:
-        """Return a scan that also passes over records that need not be decoded."""
+        """Return a scan that also passes over a record if it need not be decoded."""
         scan = RecordsScan(self.read, size, salt, check_bodies=False)
         scan.decoded = known
         return scan

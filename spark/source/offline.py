@@ -135,7 +135,7 @@ def wanted_keys(
 
 
 def packed(items: Iterable[tuple[T, int]], most: int) -> list[list[T]]:
-    """Return items in lists, in order: each of at most ``most`` bytes, or of one item."""
+    """Return items in lists, in order: each of at most ``most`` bytes, or of one item if it is larger."""
     result: list[list[T]] = []
     total = 0
     for item, size in items:

@@ -112,7 +112,7 @@ def segments_in(path: str) -> list[int]:
 
 
 def start_of(file: OpenFile) -> SegmentStart | str:
-    """Return the first record of a segment, or why it cannot be read; StorageError for one of a newer format."""
+    """Return the first record of a segment, or the reason if it cannot be read; StorageError for a newer format."""
     frame = file.scan(file.size()).frame(0)
     if isinstance(frame, Bad):
         return frame.reason
