@@ -123,13 +123,13 @@ class Cluster(Nodes):
             self.queue.append((to, received))
 
     def kill(self, names: Iterable[NodeId], seconds: float = 0.0) -> None:
-        """Kill nodes, one for each character, and let time pass."""
+        """Kill nodes, named by one character each, and let time pass."""
         for name in names:
             super().kill(name)
         self.wait(seconds)
 
     def start(self, names: Iterable[NodeId], seconds: float = 0.0) -> None:
-        """Start nodes, one for each character, and let time pass."""
+        """Start nodes, named by one character each, and let time pass."""
         for name in names:
             super().start(name)
         self.wait(seconds)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-Omit = Callable[..., None]
+Without = Callable[..., None]
 
 
 @pytest.fixture(params=[True, False])
@@ -17,7 +17,7 @@ def rule(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.fixture
-def omit(rule: bool, monkeypatch: pytest.MonkeyPatch) -> Omit:
+def without(rule: bool, monkeypatch: pytest.MonkeyPatch) -> Without:
     """`monkeypatch.setattr` if the rule is to be left out; else it does nothing."""
 
     def nothing(*args: Any, **more: Any) -> None:

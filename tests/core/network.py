@@ -48,7 +48,7 @@ def deaf_to_registers(cluster: Cluster, name: str) -> None:
 
 
 def wipe(cluster: Cluster, names: str, seconds: float = 0.0, *, kept: Sequence[JournalRecord] = ()) -> None:
-    """Kill nodes, one for each character, start them with empty journals or the records ``kept``, and wait."""
+    """Kill nodes, named by one character each, start them with empty journals or the records ``kept``, and wait."""
     for name in names:
         cluster.kill(name)
         cluster.journals[name] = list(kept)

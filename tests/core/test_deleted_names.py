@@ -43,7 +43,7 @@ from quorumq.core.values import limits
 from quorumq.core.values.errors import Code
 from quorumq.core.values.types import STAMP_ZERO, Group, Layout, Limit, Now, Stamp, Topic, topic_id
 from tests.core.cluster import Cluster
-from tests.core.conftest import Omit
+from tests.core.conftest import Without
 from tests.core.network import wipe
 from tests.core.steps import check_failed
 
@@ -567,20 +567,22 @@ def serves(cluster: Cluster, node: str, topic: Topic) -> bool:
     return topic.id in catalogue.topics and not catalogue.is_deleted(topic.id)
 
 
-def test_a_packed_register_counts_as_it_did_before(rule: bool, omit: Omit) -> None:
+def test_a_packed_register_counts_as_it_did_before(rule: bool, without: Without) -> None:
     cluster = packing()
     topic = made(cluster, "t")
     cluster.ask("a", DeleteTopic("t", topic.id))
-    omit(Catalogue, "_packed", lambda self, topic, name: None)
+    without(Catalogue, "_packed", lambda self, topic, name: None)
     cluster.checks = False
     cluster.send("c", "b", PutTopic(0, topic))  # c slept
     cluster.run()
     assert serves(cluster, "b", topic) is not rule
 
 
-def test_a_packed_register_is_taken_in_under_the_name_that_is_known_here(rule: bool, omit: Omit) -> None:
+def test_a_packed_register_is_taken_in_under_the_name_that_is_known_here(
+    rule: bool, without: Without
+) -> None:
     """a has a view of the group, from a HOLD, and no register."""
-    omit("quorumq.core.requests.packing._without_register", lambda *_: {})
+    without("quorumq.core.requests.packing._without_register", lambda *_: {})
     cluster = packing()
     made(cluster, "t")
     (replica,) = cluster.nodes["a"].replicas.values()
@@ -593,10 +595,10 @@ def test_a_packed_register_is_taken_in_under_the_name_that_is_known_here(rule: b
     assert ("g" in replica.views.groups) is not rule
 
 
-def test_a_resync_brings_packed_registers(rule: bool, omit: Omit) -> None:
+def test_a_resync_brings_packed_registers(rule: bool, without: Without) -> None:
     """a and b have packed the deletion. c is emptied, and speaks for them when an old copy of b comes back."""
-    omit(resync, "_packed_from", lambda deleted, index: ([], 0))
-    omit("quorumq.core.node.upkeep.DELETED_PAGES_TOLD", 0)
+    without(resync, "_packed_from", lambda deleted, index: ([], 0))
+    without("quorumq.core.node.upkeep.DELETED_PAGES_TOLD", 0)
     cluster = packing()
     topic = made(cluster, "t")
     cluster.ask("a", DeleteTopic("t", topic.id))
@@ -606,9 +608,9 @@ def test_a_resync_brings_packed_registers(rule: bool, omit: Omit) -> None:
     assert serves(cluster, "c", topic) is not rule
 
 
-def test_delete_reads_the_count_of_partitions_by_name(rule: bool, omit: Omit) -> None:
+def test_delete_reads_the_count_of_partitions_by_name(rule: bool, without: Without) -> None:
     """All have packed the register when a and b hear of partitions, which they have to say to c in its second round."""
-    omit(Coordinator, "read_register", by_id_alone)
+    without(Coordinator, "read_register", by_id_alone)
     cluster = packing()
     topic = made(cluster, "t")
     cluster.ask("a", DeleteTopic("t", topic.id))

@@ -10,7 +10,7 @@ from quorumq.core.recovery import resync
 from quorumq.core.values import limits
 from quorumq.core.values.types import Group, Layout, Member, Placement, ReplicaSlot, Stamp, Topic, topic_id
 from quorumq.wire.codec import encode_message
-from tests.core.conftest import Omit
+from tests.core.conftest import Without
 from tests.core.growing import GrowingCluster
 
 NODES = ("a", "b", "c")
@@ -63,9 +63,9 @@ def test_names_that_were_deleted_in_a_grown_cluster_are_packed() -> None:
     assert cluster.ask("b", m.CreateTopic("wide", 5, 2)).topic.deletions == 1
 
 
-def test_a_register_keeps_its_sets_until_the_deletion_has_reached_them(rule: bool, omit: Omit) -> None:
+def test_a_register_keeps_its_sets_until_the_deletion_has_reached_them(rule: bool, without: Without) -> None:
     """Else a DELETE that is repeated counts other sets: it is OK, and messages are published and acked after it."""
-    omit("quorumq.core.cluster.deleted_names.names_sets", lambda topic: False)
+    without("quorumq.core.cluster.deleted_names.names_sets", lambda topic: False)
     cluster = grown()
     topic = cluster.ask("a", m.CreateTopic("jobs", 3, 8)).topic
     assert any({"d", "e"} <= set(members) for members in topic.replicas)

@@ -22,7 +22,7 @@ from quorumq.core.requests.placing import Placing
 from quorumq.core.values import limits
 from quorumq.core.values.types import Now, PartitionId, Span, Topic
 from tests.core.cluster import Cluster
-from tests.core.conftest import Omit
+from tests.core.conftest import Without
 from tests.core.growing import GrowingCluster
 from tests.core.layouts import ME, acked, fetched, is_voter, publish
 from tests.core.network import wipe
@@ -104,9 +104,11 @@ def test_a_wiped_node_votes_in_no_set_that_it_may_have_left(
     assert bool(again) == (without == "announce"), "what was acked is delivered again without the rule"
 
 
-def test_no_set_is_proposed_while_a_slot_of_the_present_one_is_not_trusted(rule: bool, omit: Omit) -> None:
+def test_no_set_is_proposed_while_a_slot_of_the_present_one_is_not_trusted(
+    rule: bool, without: Without
+) -> None:
     """c's slot goes to d and back before d learned anything. b is wiped: then no node knows b's and c's promises."""
-    omit(LayoutCoordinator, "may_propose", lambda *args: True)
+    without(LayoutCoordinator, "may_propose", lambda *args: True)
     cluster, topic, (a, b, c), (d, e) = made()
     cluster.drop = lambda sender, to, message: to in (c, d) and isinstance(message, m.ResyncReply)
     assert isinstance(move(cluster, e, c, d), m.TopicReply)
@@ -129,9 +131,11 @@ def test_a_move_does_not_wait_for_the_node_that_loses_its_slot() -> None:
     assert all(is_voter(cluster, name, topic) for name in (a, b, d))
 
 
-def test_a_node_that_never_knew_of_its_slot_says_that_it_promised_nothing(rule: bool, omit: Omit) -> None:
+def test_a_node_that_never_knew_of_its_slot_says_that_it_promised_nothing(
+    rule: bool, without: Without
+) -> None:
     """c was away when the topic was made. Its slot goes to d, and b is wiped: a and c are left to tell d."""
-    omit(Placing, "make_source", lambda *args: None)
+    without(Placing, "make_source", lambda *args: None)
     _, topic, (a, b, c), (d, e) = made()
     cluster = Cluster(5, hold_time_max=2.0, heartbeat=2.0)
     cluster.kill(c)
@@ -384,10 +388,10 @@ def test_a_move_ends_though_answers_take_longer_than_the_pause_between_questions
 
 
 def test_a_slot_that_comes_back_drops_messages_of_producer_ids_closed_meanwhile(
-    rule: bool, omit: Omit
+    rule: bool, without: Without
 ) -> None:
     """It was not asked if it was done with them, and no other node has records of them any more."""
-    omit(Closing, "learn_closed", lambda self, numbers, now, new_slot: self.close(numbers))
+    without(Closing, "learn_closed", lambda self, numbers, now, new_slot: self.close(numbers))
     cluster = Cluster(3, hold_time_max=1.0, heartbeat=2.0, session_idle=3.0)
     topic = cluster.topic(rf=1)
     (first,) = topic.replicas[0]

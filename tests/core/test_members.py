@@ -18,7 +18,7 @@ from quorumq.core.values.errors import Code
 from quorumq.core.values.types import MEMBERS_MAX, NODES_MAX, STAMP_ZERO, ClusterLayout, Member, MemberState
 from quorumq.wire.codec import encode_message
 from quorumq.wire.frames import HANDSHAKE_BYTES_MAX
-from tests.core.conftest import Omit
+from tests.core.conftest import Without
 from tests.core.growing import GrowingCluster
 from tests.core.network import cut, wipe
 from tests.core.steps import fetch, outcomes, published, receipts
@@ -256,9 +256,9 @@ def test_nodes_that_were_never_trusted_do_not_wait_for_each_other(
     assert not rule or not cluster.nodes["d"].context.quarantine_left(cluster.now)
 
 
-def test_two_resyncs_of_a_node_that_was_added_have_a_voter_in_common(rule: bool, omit: Omit) -> None:
+def test_two_resyncs_of_a_node_that_was_added_have_a_voter_in_common(rule: bool, without: Without) -> None:
     """Else it uses a start number twice: votes of the one start pass for those of the other."""
-    omit(resync, "majority_of", lambda size: size // 2)
+    without(resync, "majority_of", lambda size: size // 2)
     cluster = GrowingCluster(4)
     cluster.change("e")
     cluster.advance(2.0)
@@ -278,9 +278,9 @@ def test_two_resyncs_of_a_node_that_was_added_have_a_voter_in_common(rule: bool,
     assert (again.trusted and again.incarnation.n == first) is not rule
 
 
-def test_a_resync_brings_the_starts_of_nodes_that_others_have_seen(rule: bool, omit: Omit) -> None:
+def test_a_resync_brings_the_starts_of_nodes_that_others_have_seen(rule: bool, without: Without) -> None:
     """Else b, which is emptied while d is down, forgets d, and d, emptied too, uses a start number twice."""
-    omit(Peers, "take_in", lambda self, starts: [])
+    without(Peers, "take_in", lambda self, starts: [])
     cluster = GrowingCluster(3)
     cluster.change("d")
     cluster.drop = lambda sender, to, message: {sender, to} == {"c", "d"}
@@ -327,9 +327,9 @@ def test_a_resync_brings_the_cluster_layout(rule: bool, monkeypatch: pytest.Monk
     assert [member.node for member in layout.members] == ([*"abcde"] if rule else [*"abce"])
 
 
-def test_only_voters_make_a_majority_for_registers(rule: bool, omit: Omit) -> None:
+def test_only_voters_make_a_majority_for_registers(rule: bool, without: Without) -> None:
     """Else a change is OK that no majority of the voters has."""
-    omit(RegisterRound, "is_majority", lambda self, bits: bits.bit_count() >= 3)
+    without(RegisterRound, "is_majority", lambda self, bits: bits.bit_count() >= 3)
     cluster = GrowingCluster(3)
     cluster.add("d")
     cluster.add("e")
@@ -338,7 +338,7 @@ def test_only_voters_make_a_majority_for_registers(rule: bool, omit: Omit) -> No
     assert isinstance(cluster.ask("d", m.AlterTopic("jobs", max_deliveries=9), 6.0), m.Failed) is rule
 
 
-def test_a_moved_directory_is_confirmed_by_members_that_were_added(rule: bool, omit: Omit) -> None:
+def test_a_moved_directory_is_confirmed_by_members_that_were_added(rule: bool, without: Without) -> None:
     """Else, as d alone has seen the second start of c, what c and d acked is delivered again by c's copy and a."""
     cluster = GrowingCluster(3)
     cluster.add("d")
@@ -352,7 +352,7 @@ def test_a_moved_directory_is_confirmed_by_members_that_were_added(rule: bool, o
     cut(cluster)
     cluster.kill("c")
     cluster.journals["c"] = backup
-    omit(Trust, "unconfirmed", lambda self, context: [it for it in "ab" if it not in self.confirmed_by])
+    without(Trust, "unconfirmed", lambda self, context: [it for it in "ab" if it not in self.confirmed_by])
     cluster.start("c", 10.0)
     assert cluster.nodes["c"].catalogue.cluster.is_member("d")
     assert cluster.nodes["c"].state.trusted is not rule
@@ -625,10 +625,10 @@ def half_known_move(cluster: GrowingCluster, *deaf: str) -> None:
     cluster.advance(0.1)
 
 
-def test_a_node_that_a_chosen_layout_puts_a_partition_on_is_not_removed(rule: bool, omit: Omit) -> None:
+def test_a_node_that_a_chosen_layout_puts_a_partition_on_is_not_removed(rule: bool, without: Without) -> None:
     """The coordinator need not know of it: each acceptor of the removal is asked."""
-    omit(proposing, "contradiction", lambda catalogue, value: "")
-    omit(voterslots, "undecided_on", lambda catalogue, nodes: [])
+    without(proposing, "contradiction", lambda catalogue, value: "")
+    without(voterslots, "undecided_on", lambda catalogue, nodes: [])
     cluster = GrowingCluster(3)
     cluster.topic("jobs")
     cluster.add("d")
@@ -641,9 +641,9 @@ def test_a_node_that_a_chosen_layout_puts_a_partition_on_is_not_removed(rule: bo
     assert cluster.nodes["b"].catalogue.cluster.is_member("d") is rule
 
 
-def test_a_value_that_puts_a_partition_on_a_removed_node_is_passed_over(rule: bool, omit: Omit) -> None:
+def test_a_value_that_puts_a_partition_on_a_removed_node_is_passed_over(rule: bool, without: Without) -> None:
     """It was accepted by a alone, and never will be chosen: else no layout of the topic could be."""
-    omit(Proposer, "_is_refused", lambda *args: False)
+    without(Proposer, "_is_refused", lambda *args: False)
     cluster = GrowingCluster(3)
     cluster.topic("jobs")
     for name in "de":
@@ -682,9 +682,11 @@ def created(cluster: GrowingCluster, through: str, name: str) -> object:
     return cluster.replies[key]
 
 
-def test_a_removal_is_not_proposed_beside_a_topic_that_may_be_chosen_there(rule: bool, omit: Omit) -> None:
+def test_a_removal_is_not_proposed_beside_a_topic_that_may_be_chosen_there(
+    rule: bool, without: Without
+) -> None:
     """a accepts the topic and c the removal. b is wiped, and learns both: it can accept neither."""
-    omit(voterslots, "undecided_on", lambda catalogue, nodes: [])
+    without(voterslots, "undecided_on", lambda catalogue, nodes: [])
     cluster, name = half_known_topic()
     cluster.kill("b")
     key = cluster.submit("c", m.ChangeMembers("remove", "d"))
@@ -700,10 +702,10 @@ def test_a_removal_is_not_proposed_beside_a_topic_that_may_be_chosen_there(rule:
 
 
 def test_a_topic_on_a_drained_node_is_passed_over_if_a_majority_never_accepted_it(
-    rule: bool, omit: Omit
+    rule: bool, without: Without
 ) -> None:
     accept = Proposer.accept
-    omit(Proposer, "_on_promised", lambda self, a, b, round_, now: accept(self, a, b, now))
+    without(Proposer, "_on_promised", lambda self, a, b, round_, now: accept(self, a, b, now))
     cluster, name = half_known_topic()
     reply = created(cluster, "b", name)
     assert isinstance(reply, m.TopicReply) is rule, reply

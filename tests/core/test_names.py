@@ -24,7 +24,7 @@ from quorumq.core.values.errors import Code
 from quorumq.core.values.names import begins_ms, begins_ms_of, slots_of
 from quorumq.core.values.types import DERIVED, NAMED, PartitionId, ProducerId, Span, Topic
 from tests.core.cluster import Cluster
-from tests.core.conftest import Omit
+from tests.core.conftest import Without
 from tests.core.network import wipe
 from tests.core.steps import check_failed, closed, drained, fetch, receipts, replica_of, rewind, root_of, seqs
 
@@ -383,9 +383,9 @@ def test_copies_of_one_id_with_other_times_are_covered_alike(kind: str, ahead_ms
     assert seqs(cluster.ask("c", fetch())) == [SEQ]
 
 
-def test_a_purge_covers_what_a_replica_with_another_time_would_deliver(rule: bool, omit: Omit) -> None:
+def test_a_purge_covers_what_a_replica_with_another_time_would_deliver(rule: bool, without: Without) -> None:
     for module in ("group", "views"):
-        omit(f"quorumq.core.partition.{module}.begins_ms", lambda producer_id, ms: ms)
+        without(f"quorumq.core.partition.{module}.begins_ms", lambda producer_id, ms: ms)
     cluster = Cluster(sync_interval=1000.0)
     topic = cluster.topic(retention_s=3600.0)
     border = with_two_times(cluster, topic, IDS["derived"], 5000)

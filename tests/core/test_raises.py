@@ -19,7 +19,7 @@ from quorumq.core.requests.context import Context
 from quorumq.core.requests.raising import StepCoordinator
 from quorumq.core.values.types import Layout, Now, PartitionId, Placement, ReplicaSlot, Span, Stamp, Topic
 from tests.core.cluster import Cluster
-from tests.core.conftest import Omit
+from tests.core.conftest import Without
 from tests.core.growing import GrowingCluster
 from tests.core.layouts import ME, acked, fetched, is_voter, publish
 from tests.core.network import wipe
@@ -213,10 +213,10 @@ def copied(context: Context, replica: Replica) -> bool:
     return True
 
 
-def test_no_slot_is_added_before_each_learner_has_the_payload(rule: bool, omit: Omit) -> None:
+def test_no_slot_is_added_before_each_learner_has_the_payload(rule: bool, without: Without) -> None:
     """No payload comes to the learners, and the disk of the only slot is lost."""
-    omit(raising, "is_copied", copied)
-    omit(voter, "is_copied", copied)
+    without(raising, "is_copied", copied)
+    without(voter, "is_copied", copied)
     cluster, topic, (old,), others = made()
     cluster.drop = lambda sender, to, message: isinstance(message, m.Store) and not message.round
     publish(cluster, others[0], topic, 0)
@@ -228,9 +228,9 @@ def test_no_slot_is_added_before_each_learner_has_the_payload(rule: bool, omit: 
     assert (drained(cluster, others[0]) == 3) == rule
 
 
-def test_no_slot_is_added_while_a_learner_is_down(rule: bool, omit: Omit) -> None:
-    omit(raising, "is_copied", copied)
-    omit(voter, "is_copied", copied)
+def test_no_slot_is_added_while_a_learner_is_down(rule: bool, without: Without) -> None:
+    without(raising, "is_copied", copied)
+    without(voter, "is_copied", copied)
     cluster, topic, (old,), _ = made()
     publish(cluster, old, topic, 0)
     reply = raise_to(cluster, 3, old)
@@ -248,7 +248,7 @@ def test_no_slot_is_added_while_a_learner_is_down(rule: bool, omit: Omit) -> Non
         assert not list(moves(cluster.nodes[old].context, cluster.now))
 
 
-def test_the_set_before_is_kept_until_every_slot_is_trusted(rule: bool, omit: Omit) -> None:
+def test_the_set_before_is_kept_until_every_slot_is_trusted(rule: bool, without: Without) -> None:
     """The added slots hear nothing of the only one for a while."""
     cluster, topic, (old,), others = made()
     publish(cluster, others[0], topic, 0)
@@ -256,7 +256,7 @@ def test_the_set_before_is_kept_until_every_slot_is_trusted(rule: bool, omit: Om
     cluster.drop = lambda sender, to, message: isinstance(message, m.ResyncReply)
     cluster.advance(8.0)
     assert len(current(cluster, old, topic).replicas[0]) == 3
-    omit(StepCoordinator, "check_slots", without_asking)
+    without(StepCoordinator, "check_slots", without_asking)
     cluster.advance(8.0)
     placement = current(cluster, old, topic).placement(0)
     assert placement is not None
@@ -266,8 +266,8 @@ def test_the_set_before_is_kept_until_every_slot_is_trusted(rule: bool, omit: Om
     assert [is_voter(cluster, name, topic) for name in added] == [rule, rule]
 
 
-def test_slots_are_added_while_messages_are_published(rule: bool, omit: Omit) -> None:
-    omit(sources, "next_question", whatever_is_here)
+def test_slots_are_added_while_messages_are_published(rule: bool, without: Without) -> None:
+    without(sources, "next_question", whatever_is_here)
     cluster, topic, members, _ = made()
     raise_to(cluster, 3)
     for number in range(60):

@@ -29,7 +29,7 @@ from quorumq.core.recovery.resync import Resync
 from quorumq.core.recovery.survivors import tell
 from quorumq.core.values.types import Member, Stamp, Topic
 from tests.core.cluster import Cluster
-from tests.core.conftest import Omit
+from tests.core.conftest import Without
 from tests.core.network import hand_over, wipe
 from tests.core.steps import check_failed, fetch, opened, outcomes, receipts, with_messages, with_session
 
@@ -163,11 +163,11 @@ def delivered(cluster: Cluster, through: str) -> int:
     return 0 if isinstance(reply, Failed) else sum(item.receipt.span.size for item in receipts(reply))
 
 
-def test_whoever_does_not_hear_every_survivor_delivers_what_was_acked(rule: bool, omit: Omit) -> None:
+def test_whoever_does_not_hear_every_survivor_delivers_what_was_acked(rule: bool, without: Without) -> None:
     """The row of docs/rules.md: with the rule, and without it."""
     cluster = Cluster(5, hold_time_max=10.0)
     acked_at_b_alone(cluster)
-    omit(Resync, "missing", lambda self, core: [] if self.survivors else ["all"])
+    without(Resync, "missing", lambda self, core: [] if self.survivors else ["all"])
     assert isinstance(declare(cluster, "a", "ab"), DeclareSurvivorsReply)
     assert trust(cluster) == ("ab" if rule else "abcde")
     assert delivered(cluster, "c") == (0 if rule else 1)

@@ -10,7 +10,7 @@ from quorumq.core.recovery import voterslots
 from quorumq.core.requests.membership import MembersCoordinator
 from quorumq.core.values.errors import Code
 from quorumq.core.values.types import ClusterLayout, NodeId
-from tests.core.conftest import Omit
+from tests.core.conftest import Without
 from tests.core.growing import GrowingCluster
 from tests.core.steps import check_failed
 from tests.core.voting import (
@@ -191,12 +191,12 @@ def test_no_voter_is_drained_if_every_other_machine_has_one() -> None:
 # --------------------------------------------------------------- the rules, and what breaks without each
 
 
-def test_added_voters_hear_a_majority_of_the_voters_before(rule: bool, omit: Omit) -> None:
+def test_added_voters_hear_a_majority_of_the_voters_before(rule: bool, without: Without) -> None:
     """The topic is at a and b. d and e hear c alone: without the rule c, d and e make another topic."""
     cluster = grown("d", "e")
     cluster.drop = losing(between("a", "b"))
     assert made(cluster, "a", 2)
-    omit(voterslots, "majority_of", lambda size: 1)
+    without(voterslots, "majority_of", lambda size: 1)
     silent = lambda sender, to, message: isinstance(message, m.ResyncReply) and sender in "ab"  # noqa: E731
     cluster.drop = losing(silent)
     ask_for(cluster, 5)
@@ -206,12 +206,12 @@ def test_added_voters_hear_a_majority_of_the_voters_before(rule: bool, omit: Omi
     assert made(cluster, "c", 3) is not rule
 
 
-def test_voters_are_added_only_if_every_voter_votes(rule: bool, omit: Omit) -> None:
+def test_voters_are_added_only_if_every_voter_votes(rule: bool, without: Without) -> None:
     """d never learned. With e and f it is to learn from a, b and itself: without the rule b's death ends that."""
     cluster = grown("d", "e", "f")
     cluster.drop = losing(to_nodes(m.ResyncReply, "d"))
     move(cluster, "c", "d")
-    omit(MembersCoordinator, "lacking", lambda self, context, round_: [])
+    without(MembersCoordinator, "lacking", lambda self, context, round_: [])
     cluster.drop = losing(to_nodes(m.ResyncReply, *"def"))
     reply = ask_for(cluster, 5)
     assert not rule or (isinstance(reply, m.Failed) and "(d did not say so)" in reply.detail)
@@ -221,11 +221,11 @@ def test_voters_are_added_only_if_every_voter_votes(rule: bool, omit: Omit) -> N
 
 
 def test_old_and_new_majorities_do_not_act_beside_each_other(
-    rule: bool, monkeypatch: pytest.MonkeyPatch, omit: Omit
+    rule: bool, monkeypatch: pytest.MonkeyPatch, without: Without
 ) -> None:
     """b and c have not heard of five voters: without the rule d and e count already, and make another topic with a."""
     cluster = grown("d", "e")
-    omit(voterslots, "may_tell", lambda context, epoch: True)
+    without(voterslots, "may_tell", lambda context, epoch: True)
     monkeypatch.setattr("quorumq.core.node.upkeep.finish_undecided", lambda context, now: [])
     cluster.drop = losing(unaware("b", "c"))
     cluster.submit("a", m.ChangeMembers("raise-voters", "", voters=5))

@@ -17,7 +17,7 @@ from quorumq.core.requests.context import Context
 from quorumq.core.requests.membership import MembersCoordinator
 from quorumq.core.values.errors import Code
 from quorumq.core.values.types import MemberState, NodeId, Stamp
-from tests.core.conftest import Omit
+from tests.core.conftest import Without
 from tests.core.growing import GrowingCluster
 from tests.core.network import hand_over
 from tests.core.steps import check_failed
@@ -164,13 +164,13 @@ def test_a_change_is_proposed_in_the_instance_that_votes_were_asked_for() -> Non
 # --------------------------------------------------------------- the rules, and what breaks without each
 
 
-def test_a_new_voter_hears_a_majority_of_the_voters_before(rule: bool, omit: Omit) -> None:
+def test_a_new_voter_hears_a_majority_of_the_voters_before(rule: bool, without: Without) -> None:
     """The topic is at a and c, and c is dead. d hears b alone: without the rule b and d make another topic."""
     cluster = grown("d")
     cluster.drop = losing(between("b", "d"))
     assert made(cluster, "a", 2)
     cluster.kill("c")
-    omit(voterslots, "majority_of", lambda size: 1)
+    without(voterslots, "majority_of", lambda size: 1)
     cluster.drop = losing(lambda sender, to, message: isinstance(message, m.ResyncReply) and sender == "a")
     move(cluster, "c", "d", "b")
     assert voters(cluster, "b") == ("a", "b", "d")
@@ -179,11 +179,11 @@ def test_a_new_voter_hears_a_majority_of_the_voters_before(rule: bool, omit: Omi
 
 
 def test_a_node_tells_a_new_voter_only_once_it_has_adopted_the_layout(
-    rule: bool, monkeypatch: pytest.MonkeyPatch, omit: Omit
+    rule: bool, monkeypatch: pytest.MonkeyPatch, without: Without
 ) -> None:
     """b and c know nothing of d, and b tells it: without the rule b and c make the topic, and a and d another one."""
     cluster = grown("d")
-    omit(voterslots, "may_tell", lambda context, epoch: True)
+    without(voterslots, "may_tell", lambda context, epoch: True)
     monkeypatch.setattr(upkeep, "finish_undecided", lambda context, now: [])  # b and c could, without a and d
     cluster.drop = losing(unaware("b", "c"))
     cluster.submit("a", m.ChangeMembers("move-voter", "c", to="d"))
@@ -195,10 +195,10 @@ def test_a_node_tells_a_new_voter_only_once_it_has_adopted_the_layout(
     assert made(cluster, "a", 3) is not rule
 
 
-def test_an_answer_counts_in_the_epoch_of_its_round(rule: bool, omit: Omit) -> None:
+def test_an_answer_counts_in_the_epoch_of_its_round(rule: bool, without: Without) -> None:
     """a and d make a topic; c, which does not know that d is a voter in its place, asks b."""
     cluster = grown("d")
-    omit(RegisterRound, "check_epoch", lambda self, sender, epoch: None)
+    without(RegisterRound, "check_epoch", lambda self, sender, epoch: None)
     cluster.drop = losing(unaware("c"))
     moved(cluster, "c", "d")
     cluster.drop = losing(between("a", "d"), unaware("c"))
@@ -225,14 +225,14 @@ def test_a_layout_with_other_voters_is_adopted_once_it_is_durable() -> None:
     assert context.catalogue.cluster.layout == same, "voters stay, so no vote depends on it"
 
 
-def test_an_emptied_node_waits_until_other_voters_are_chosen_or_not(rule: bool, omit: Omit) -> None:
+def test_an_emptied_node_waits_until_other_voters_are_chosen_or_not(rule: bool, without: Without) -> None:
     """a has told d, and is emptied; b and c have only accepted the layout. Then b adopts it, and tells d."""
     cluster = grown("d")
     cluster.drop = losing(unaware("b", "c"))
     cluster.submit("a", m.ChangeMembers("move-voter", "c", to="d"))
     cluster.advance(0.2)
     assert ("a", None) in cluster.nodes["d"].context.answers.complete
-    omit(Catalogue, "undecided_voters", lambda self, decisions: None)
+    without(Catalogue, "undecided_voters", lambda self, decisions: None)
     alone = lambda sender, to, message: "d" in (sender, to)  # noqa: E731
     cluster.drop = losing(alone, lambda sender, to, message: isinstance(message, m.Prepare | m.Accept))
     cluster.isolated.add("d")
@@ -257,13 +257,13 @@ def test_an_emptied_node_waits_until_other_voters_are_chosen_or_not(rule: bool, 
     assert voters(cluster, "c") == ("a", "b", "d")
 
 
-def test_a_slot_moves_only_if_every_other_voter_votes(rule: bool, omit: Omit) -> None:
+def test_a_slot_moves_only_if_every_other_voter_votes(rule: bool, without: Without) -> None:
     """d never learned: without the rule it never will, as the voters that could tell it are no longer asked."""
     cluster = grown("d", "e")
     cluster.drop = losing(to_nodes(m.ResyncReply, "d"))
     move(cluster, "c", "d")
     assert not votes(cluster, "d")
-    omit(MembersCoordinator, "lacking", lambda self, context, round_: [])
+    without(MembersCoordinator, "lacking", lambda self, context, round_: [])
     reply = move(cluster, "a", "e", "b")
     if rule:
         check_failed(reply, None, "(d did not say so)")
@@ -275,7 +275,7 @@ def test_a_slot_moves_only_if_every_other_voter_votes(rule: bool, omit: Omit) ->
     assert votes(cluster, new) is rule
 
 
-def test_a_new_voter_learns_what_was_accepted(rule: bool, omit: Omit) -> None:
+def test_a_new_voter_learns_what_was_accepted(rule: bool, without: Without) -> None:
     """a and c have accepted a topic, so it is chosen, and no node knows it: else b and d choose another one."""
     cluster = grown("d")
 
@@ -288,7 +288,7 @@ def test_a_new_voter_learns_what_was_accepted(rule: bool, omit: Omit) -> None:
     cluster.submit("c", m.CreateTopic("jobs", 1, 2))
     cluster.advance(0.1)
     cluster.drop = losing(between("a", "b", "d"))
-    omit(Context, "take_in_decisions", lambda self, decisions: [])
+    without(Context, "take_in_decisions", lambda self, decisions: [])
     move(cluster, "c", "d")
     assert votes(cluster, "d")
     cluster.drop = losing(between("b", "d"))
@@ -296,11 +296,11 @@ def test_a_new_voter_learns_what_was_accepted(rule: bool, omit: Omit) -> None:
 
 
 def test_a_new_voter_learns_which_starts_were_seen(
-    rule: bool, monkeypatch: pytest.MonkeyPatch, omit: Omit
+    rule: bool, monkeypatch: pytest.MonkeyPatch, without: Without
 ) -> None:
     """d and f have never heard of e, and become voters: without the rule e uses a start number twice."""
     cluster = grown("d", "f")
-    omit(Peers, "take_in", lambda self, starts: [])
+    without(Peers, "take_in", lambda self, starts: [])
     apart = lambda sender, to, message: "e" in (sender, to) and bool({"d", "f"} & {sender, to})  # noqa: E731
     cluster.drop = apart
     link = cluster.link
