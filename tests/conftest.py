@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from quorumq.lab import local
 from quorumq.lab.leash import Leashed
 from tests import bound, forked, virtual
 
-settings.register_profile("quorumq", deadline=None, max_examples=50)
-settings.register_profile("soak", deadline=None, max_examples=500)
+SLOW = (HealthCheck.too_slow,)  # a machine may be busy
+settings.register_profile("quorumq", deadline=None, max_examples=50, suppress_health_check=SLOW)
+settings.register_profile("soak", deadline=None, max_examples=500, suppress_health_check=SLOW)
 settings.load_profile("quorumq")
 
 # A process that a test starts ends with the tests, also if these are killed.
