@@ -79,6 +79,17 @@ def test_a_moved_slot_has_what_was_there_and_the_source_is_released(rf: int) -> 
     assert len(fetch(cluster, others[0])) >= 1
 
 
+@pytest.mark.parametrize("rf", [1, 3])
+def test_a_new_slot_has_the_payload_as_soon_as_it_votes(rf: int) -> None:
+    """A client may wait there alone. The grace for messages under way, and the next comparison, would take seconds."""
+    cluster, topic, members, others = made(rf=rf)
+    publish(cluster, members[0], topic, 0)
+    new = others[0]
+    assert isinstance(move(cluster, others[1], members[0], new), m.TopicReply)
+    cluster.advance(0.1)
+    assert len(fetch(cluster, new)) == 1
+
+
 def test_a_move_is_asked_for_again_and_back() -> None:
     cluster, topic, members, others = made()
     publish(cluster, "a", topic, 0)
@@ -549,8 +560,10 @@ def test_a_limit_changes_within_an_interval_for_a_move_that_is_under_way() -> No
         batch = cluster.batch(topic, ME, first, [b"x" * 50_000])
         assert isinstance(cluster.ask(old, m.Publish(batch)), m.PublishReply)
     giving = cluster.nodes[old].context.giving
+    cluster.drop = lambda sender, to, message: isinstance(message, m.SyncPull)
     assert isinstance(move(cluster, new, old, new), m.TopicReply)
     cluster.advance(1.0)
+    cluster.drop = lambda sender, to, message: False
     cluster.feed(old, MovesLimited(bytes_per_s=1_000, at_once=2))
     cluster.advance(10.0)
     batches = cluster.nodes[new].replicas[PartitionId(topic.id, 0)].batches

@@ -467,7 +467,7 @@ class Batches:
                     if entry is None or sender in entry.denied:  # it has them now
                         entry = without(entry, sender) if entry is not None else Missing(now.mono)
                         self.absent.set(part, entry)
-                    if entry.since + self.node.config.sync_grace <= now.mono:
+                    if self._is_overdue(entry, now):
                         missing.append(part)
         return missing
 
@@ -481,6 +481,10 @@ class Batches:
     def noted(self) -> tuple[Span, ...]:
         """Return the absent messages that the journal names."""
         return merge_spans(span for span, entry in self.absent.items() if entry.noted)
+
+    def _is_overdue(self, entry: Missing, now: Now) -> bool:
+        """Return True if a message is not on its way: it was heard of as an old one, or is missing for a while."""
+        return entry.noted or entry.since + self.node.config.sync_grace <= now.mono
 
     def note_nowhere(self, sender: NodeId, spans: Iterable[Span]) -> None:
         """Note that ``sender``, if it may have payload, does not have these."""
@@ -498,7 +502,7 @@ class Batches:
             span
             for producer_id in sorted(few)
             for span, entry in self.absent.spans_of(producer_id)
-            if peer not in entry.denied and entry.since + self.node.config.sync_grace <= now.mono
+            if peer not in entry.denied and self._is_overdue(entry, now)
         ]
         return tuple(spans[: limits.SPANS_PER_REQUEST_MAX])
 

@@ -135,8 +135,11 @@ def begin_to_vote(context: Context, joined: Joined, now: Now) -> list[Effect]:
     replica.begin_to_vote(joined.min_ballot, former, until)
     context.answers.discard(replica.partition)
     context.hold_recovery.want(replica, now)
-    return [
+    effects = [
         effect
         for peer in context.state.links
         for effect in context.hold_recovery.ask_soon(context.state, context.replicas, peer, now)
     ]
+    # The payload is needed at once, because a client may wait here alone.
+    keepers = [peer for peer in replica.tellers if peer in context.state.links]
+    return effects + [effect for peer in keepers for effect in replica.sync.ask_absent(peer, now)]
