@@ -32,6 +32,7 @@ import trio
 
 from quorumq.client import client as waiting
 from quorumq.client.admin.counts import Match
+from quorumq.client.base.entry import by_async_with
 from quorumq.client.base.message import Message, MessageId
 from quorumq.client.base.options import NewMessage as NewMessage
 from quorumq.client.base.options import Options, Outgoing
@@ -474,6 +475,7 @@ async def _turn() -> None:
 def _connecting(
     connect: Callable[P, AbstractAsyncContextManager[waiting.Client]],
 ) -> Callable[P, AbstractAsyncContextManager[Client]]:
+    @by_async_with
     @asynccontextmanager
     async def connected(*args: P.args, **more: P.kwargs) -> AsyncIterator[Client]:
         client = await Client.open(*args, **more)  # type: ignore[arg-type]

@@ -27,6 +27,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, 
 
 from quorumq.client import client as waiting
 from quorumq.client.base import message as delivered
+from quorumq.client.base.entry import by_with
 from quorumq.client.base.message import MessageId, Outcome, Settleable, ids_of
 from quorumq.client.base.options import NewMessage as NewMessage
 from quorumq.client.base.options import Options, Outgoing, refuse
@@ -410,7 +411,8 @@ class Client(Counterpart[waiting.Client]):
         *,
         timeout: float | None = None,
     ) -> Redriven:
-        given = [items] if isinstance(items, Peek | MessageId | str) else list(items)
+        alone = isinstance(items, Peek | MessageId | str) or not isinstance(items, Iterable)
+        given = [items] if alone else list(items)
         return self.portal.call(self.inner.redrive, topic, group, given, timeout=timeout)
 
     @like(waiting.Client.ticket)
@@ -431,7 +433,7 @@ def _connecting(
             raise
         client.close()
 
-    return update_wrapper(contextmanager(connected), connect)
+    return update_wrapper(by_with(contextmanager(connected)), connect)
 
 
 connect = _connecting(waiting.connect)

@@ -25,6 +25,7 @@ from quorumq.client.admin.show import ShowCalls
 from quorumq.client.admin.topics import TopicCalls
 from quorumq.client.base.background import background
 from quorumq.client.base.context import Context
+from quorumq.client.base.entry import by_async_with
 from quorumq.client.base.history import History
 from quorumq.client.base.message import Message, MessageId, ids_of
 from quorumq.client.base.names import names_of
@@ -424,6 +425,7 @@ for base in (*Client.__bases__, PeekCalls):  # a wrong call is named by the meth
             call.__qualname__ = f"{Client.__name__}.{name}"
 
 
+@by_async_with
 @asynccontextmanager
 async def connect(
     addresses: str | Sequence[str] | None = None,

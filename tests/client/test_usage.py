@@ -34,6 +34,7 @@ from quorumq.client import (
     blocking,
     connect,
 )
+from quorumq.client import client as trio_client
 from quorumq.client.host import check_host
 from quorumq.core.messages import AlterTopic, CreateTopic, Failed, Metadata, MovePartition
 from quorumq.core.values.errors import Code
@@ -370,6 +371,22 @@ async def test_batches_end_when_nothing_comes_for_so_long() -> None:
                     one for batch in [b async for b in consumer.batches(2, timeout=1.0)] for one in batch
                 ]
         assert len(batches) == 3
+
+
+@pytest.mark.parametrize(
+    ("module", "use"), [(trio_client, "async with"), (aio, "async with"), (blocking, "with")]
+)
+def test_a_connect_that_is_taken_for_a_client_says_how_to_use_it(module: Any, use: str) -> None:
+    """'_GeneratorContextManager' object has no attribute 'publish'."""
+    with pytest.raises(AttributeError, match=f"no 'publish': it is no client yet; use it as `{use} connect"):
+        module.connect("127.0.0.1:1").publish("jobs", b"")
+    assert not hasattr(module.connect("127.0.0.1:1"), "publish")
+
+
+async def test_a_connect_that_is_awaited_says_how_to_use_it() -> None:
+    for module in (trio_client, aio):
+        with pytest.raises(TypeError, match=r"not awaited: use it as .async with connect.*Client\.open"):
+            await module.connect("127.0.0.1:1")
 
 
 def test_outside_of_trio_it_names_the_client_to_use() -> None:
