@@ -16,17 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from quorumq.cli.main import main
-from quorumq.core.messages import (
-    AckRequest,
-    CreateTopic,
-    DeleteTopic,
-    OpenSession,
-    Publish,
-    PublishReply,
-    PurgeRequest,
-    RejectRequest,
-    SetGroup,
-)
+from quorumq.core import messages as m
 from quorumq.core.messages.records import BatchStored, ClusterPut, DirectoryMade, RecordsMerged, TopicPut
 from quorumq.core.values.errors import StorageError
 from quorumq.core.values.types import Death, Now, PartitionId, Stamp
@@ -90,8 +80,8 @@ def write(cluster: Cluster, name: str, path: Path, segment_bytes: int = 1 << 20)
 
 def publish(cluster: Cluster, messages: list[Message], name: str = "jobs") -> None:
     topic = cluster.nodes["a"].topic_named(name) or cluster.topic(name)
-    producer_id = cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
-    cluster.ask("a", Publish(build_batch(PartitionId(topic.id, 0), producer_id, 0, 1000, messages)))
+    producer_id = cluster.ask("a", m.OpenSession()).producer_id  # type: ignore[union-attr]
+    cluster.ask("a", m.Publish(build_batch(PartitionId(topic.id, 0), producer_id, 0, 1000, messages)))
 
 
 def payloads(done: Done) -> list[str]:
@@ -103,9 +93,9 @@ def cluster() -> Cluster:
     cluster = Cluster(hold_time_max=10.0)
     publish(cluster, [Message(b"%d" % number) for number in range(6)])
     one, two, *_ = [receipts(cluster.ask("a", fetch(most=1))) for _ in range(3)]
-    assert outcomes(cluster.ask("a", AckRequest(one))) == ["acked"]
-    cluster.ask("a", RejectRequest(two, 0.0, DEATH))
-    cluster.ask("b", SetGroup("jobs", "late", "latest"))
+    assert outcomes(cluster.ask("a", m.AckRequest(one))) == ["acked"]
+    cluster.ask("a", m.RejectRequest(two, 0.0, DEATH))
+    cluster.ask("b", m.SetGroup("jobs", "late", "latest"))
     cluster.advance(5.0)
     return cluster
 
@@ -126,10 +116,10 @@ def test_acked_messages_are_left_out(cluster: Cluster, tmp_path: Path) -> None:
     path = write(cluster, "a", tmp_path / "a")
     assert payloads(export(path, "--group", "g")) == ["1", "2", "3", "4", "5"]
     assert payloads(export(path, "--group", "late")) == []
-    cluster.ask("a", PurgeRequest("jobs", 0, "g"))
+    cluster.ask("a", m.PurgeRequest("jobs", 0, "g"))
     assert payloads(export(write(cluster, "a", tmp_path / "purged"), "--group", "g")) == ["1"]
     cluster.advance(60.0)
-    cluster.ask("a", SetGroup("jobs", "g", "earliest", rewind=True))
+    cluster.ask("a", m.SetGroup("jobs", "g", "earliest", rewind=True))
     assert len(payloads(export(write(cluster, "a", tmp_path / "rewound"), "--group", "g"))) == 6
 
 
@@ -176,7 +166,7 @@ def test_keys_headers_and_payloads_of_any_bytes_come_out_as_they_were(tmp_path: 
 def test_topics_are_chosen_by_name_or_id_and_deleted_ones_are_not_there(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    other = cluster.ask("a", CreateTopic("other")).topic  # type: ignore[union-attr]
+    other = cluster.ask("a", m.CreateTopic("other")).topic  # type: ignore[union-attr]
     publish(cluster, [Message(b"x")], "other")
     path = write(cluster, "a", tmp_path / "a")
     assert payloads(export(path, "--topic", "other")) == ["x"]
@@ -189,7 +179,7 @@ def test_topics_are_chosen_by_name_or_id_and_deleted_ones_are_not_there(
     wrong = export(path, "--group", "h")
     assert wrong.code == 66
     assert "no group 'h'" in wrong.err
-    cluster.ask("a", DeleteTopic("jobs", cluster.nodes["a"].topic_named("jobs").id))  # type: ignore[union-attr]
+    cluster.ask("a", m.DeleteTopic("jobs", cluster.nodes["a"].topic_named("jobs").id))  # type: ignore[union-attr]
     path = write(cluster, "a", tmp_path / "deleted")
     assert payloads(export(path)) == ["x"]
     assert export(path, "--topic", "jobs").code == 66
@@ -333,13 +323,13 @@ def test_a_sector_that_cannot_be_read_costs_the_messages_in_it(
 def test_messages_of_overlapping_batches_come_once(tmp_path: Path) -> None:
     cluster = Cluster(hold_time_max=10.0)
     topic = cluster.topic()
-    producer_id = cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
+    producer_id = cluster.ask("a", m.OpenSession()).producer_id  # type: ignore[union-attr]
     first, second = (
         cluster.batch(topic, producer_id, start, [b"%d" % (start + at) for at in range(4)])
         for start in (0, 2)
     )
     for batch in (first, second):
-        assert isinstance(cluster.ask("a", Publish(batch)), PublishReply)
+        assert isinstance(cluster.ask("a", m.Publish(batch)), m.PublishReply)
     path = write(cluster, "a", tmp_path / "a")
     assert payloads(export(path)) == ["0", "1", "2", "3", "4", "5"]
     file = segment(path)
@@ -426,9 +416,9 @@ def test_the_directory_of_a_node_that_was_added_is_read(tmp_path: Path, lost: bo
     cluster.add("d")
     topic = cluster.topic(rf=1, partitions=8)
     number = topic.replicas.index(("d",))
-    producer_id = cluster.ask("a", OpenSession()).producer_id
-    reply = cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"], number)))
-    assert isinstance(reply, PublishReply)
+    producer_id = cluster.ask("a", m.OpenSession()).producer_id
+    reply = cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 0, [b"x"], number)))
+    assert isinstance(reply, m.PublishReply)
     if lost:
         cluster.journals["d"] = [it for it in cluster.journals["d"] if not isinstance(it, ClusterPut)]
     with OfflineDirectory(write(cluster, "d", tmp_path / "d"), Now(0.0, 0)) as directory:

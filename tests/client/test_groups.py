@@ -23,19 +23,6 @@ from quorumq.client import (
     UsageError,
 )
 from quorumq.core import messages as m
-from quorumq.core.messages import (
-    AckRequest,
-    Failed,
-    PurgeRequest,
-    PutGroup,
-    PutTopic,
-    RedriveRequest,
-    RejectRequest,
-    ReleaseRequest,
-    SetGroup,
-    SettleReply,
-    Verdict,
-)
 from quorumq.core.values.types import Kind
 from quorumq.history import HistoryWriter, read_history
 from tests.client.fake import connected, failing, fake_cluster, serving
@@ -93,7 +80,7 @@ async def test_a_start_that_cannot_be_is_refused_before_anything_is_sent() -> No
             await client.create_group("jobs", "g", start=datetime(2026, 1, 1))
         with pytest.raises(UsageError, match="'newest'"):
             await client.create_group("jobs", "g", start="newest")  # type: ignore[arg-type]
-        assert not cluster.of(SetGroup)
+        assert not cluster.of(m.SetGroup)
         with pytest.raises(UsageError, match="dead letters"):
             await client.create_group("jobs", "g!dead")
         with pytest.raises(NotFound, match="'g' reads topic 'jobs': none do"):
@@ -105,9 +92,9 @@ async def test_a_start_that_cannot_be_is_refused_before_anything_is_sent() -> No
 async def test_a_rewind_is_repeated_at_another_node_and_the_newest_generation_counts() -> None:
     async with jobs() as (cluster, client):
         await client.create_group("jobs", "g")
-        cluster.lose = lambda node, request: node == "a" and isinstance(request, SetGroup)
+        cluster.lose = lambda node, request: node == "a" and isinstance(request, m.SetGroup)
         group = await client.rewind("jobs", "g", "earliest")
-        assert len(cluster.of(SetGroup)) == 3, (
+        assert len(cluster.of(m.SetGroup)) == 3, (
             "the creation, the one whose answer was lost, the one that was heard"
         )
         (known,) = (await client.metadata("jobs")).groups
@@ -136,7 +123,7 @@ async def test_a_consumer_goes_on_with_the_new_generation() -> None:
                 if len(again) == 40:
                     break
             assert payloads(again) == list(range(40))
-        assert cluster.of(ReleaseRequest), "the buffer was given back, or this took a hold longer"
+        assert cluster.of(m.ReleaseRequest), "the buffer was given back, or this took a hold longer"
         assert await counts(client) == {"acked": 40}
 
 
@@ -190,7 +177,7 @@ async def test_dead_letters_are_consumed_and_say_why(topic: str, group: str) -> 
             cluster.asked.clear()
             with pytest.raises(UsageError, match="dead letter already"):
                 await three.dead_letter(ValueError("still not"))
-            assert not cluster.of(RejectRequest)
+            assert not cluster.of(m.RejectRequest)
         assert await counts(client) == {"purged": 1, "dead": 2, "ready": 1}
         assert await counts(client, "g!dead") == {"delayed": 1, "held": 1}
         assert [item.peeked.state for item in await listed(client, "delayed", group, topic)] == ["delayed"]
@@ -227,10 +214,10 @@ async def test_a_dead_letter_that_a_rewind_made_void_keeps_the_others_readable()
     async with fake_cluster() as cluster, connected(cluster) as client:
         await dying(client, 3)
 
-        def answer(node: str, request: object) -> SettleReply | None:
-            if not isinstance(request, AckRequest):
+        def answer(node: str, request: object) -> m.SettleReply | None:
+            if not isinstance(request, m.AckRequest):
                 return None
-            return SettleReply((Verdict(0, request.items[0].spans[0], "stale-generation", "rewound"),))
+            return m.SettleReply((m.Verdict(0, request.items[0].spans[0], "stale-generation", "rewound"),))
 
         async with client.consumer("jobs", "g!dead") as consumer:
             (void,) = await take(consumer, 1)
@@ -262,7 +249,7 @@ async def test_one_redriven_dead_letter_does_not_fail_the_acks_it_went_with() ->
             nursery.start_soon(ack, one)
             nursery.start_soon(ack, two)
         assert results == {0: AlreadySettled, 1: Outcome.ACKED}
-        assert len(cluster.of(AckRequest)) == 1, "and nothing was asked twice"
+        assert len(cluster.of(m.AckRequest)) == 1, "and nothing was asked twice"
 
 
 async def test_a_deleted_group_ends_its_consumers_and_only_creation_makes_it_again() -> None:
@@ -422,7 +409,7 @@ async def test_named_messages_are_purged_and_no_others() -> None:
 async def test_purge_goes_on_at_another_node() -> None:
     async with fake_cluster() as cluster, connected(cluster) as client:
         await dying(client)
-        cluster.lose = lambda node, request: node == "a" and isinstance(request, PurgeRequest)
+        cluster.lose = lambda node, request: node == "a" and isinstance(request, m.PurgeRequest)
         assert await client.purge("jobs", "g!dead") == 0, "the first node had done it all"
         assert (await counts(client))["purged"] == 3
 
@@ -430,9 +417,9 @@ async def test_purge_goes_on_at_another_node() -> None:
 async def test_a_purge_of_which_no_one_knows_how_far_it_came_is_done_again() -> None:
     async with jobs(30) as (cluster, client):
         await client.create_group("jobs", "g")
-        cluster.answer = failing("outcome-unknown", times=2, of=PurgeRequest)
+        cluster.answer = failing("outcome-unknown", times=2, of=m.PurgeRequest)
         assert await client.purge("jobs", "g") == 30
-        assert len(cluster.of(PurgeRequest)) == 3
+        assert len(cluster.of(m.PurgeRequest)) == 3
 
 
 @pytest.mark.parametrize(("purged", "error"), [(0, NotStored), (10, OutcomeUnknown)])
@@ -444,9 +431,9 @@ async def test_a_purge_that_fails_in_its_second_partition_has_done_something(
         for _ in range(purged):
             await client.publish("jobs", b"x", partition=0)
 
-        def answer(node: str, request: object) -> Failed | None:
-            second = isinstance(request, PurgeRequest) and request.partition == 1
-            return Failed("too-few-replicas", "as the test asked", 2, 1) if second else None
+        def answer(node: str, request: object) -> m.Failed | None:
+            second = isinstance(request, m.PurgeRequest) and request.partition == 1
+            return m.Failed("too-few-replicas", "as the test asked", 2, 1) if second else None
 
         cluster.answer = answer
         with pytest.raises(error) as caught:
@@ -461,9 +448,9 @@ async def test_a_redrive_that_fails_in_its_second_partition_has_done_something()
             await client.dead_letter(await client.fetch("jobs", "g"), reason="broken")
         deaths = [item async for item in client.peek("jobs", "g", "dead")]
 
-        def answer(node: str, request: object) -> Failed | None:
-            last = isinstance(request, RedriveRequest) and request.partition == deaths[-1].partition
-            return Failed("not-stored", "as the test asked", 2, 1) if last else None
+        def answer(node: str, request: object) -> m.Failed | None:
+            last = isinstance(request, m.RedriveRequest) and request.partition == deaths[-1].partition
+            return m.Failed("not-stored", "as the test asked", 2, 1) if last else None
 
         cluster.answer = answer
         with pytest.raises(OutcomeUnknown, match="redrove 1 message"):
@@ -529,7 +516,7 @@ async def test_the_history_tells_of_a_late_ack_that_beats_a_dead_letter(tmp_path
 async def test_a_client_of_one_node_finds_what_was_created_at_another_just_now() -> None:
     async with fake_cluster() as cluster, connected(cluster) as client:
         cluster.drop = lambda sender, to, message: (
-            to == "c" != sender and isinstance(message, PutTopic | PutGroup)
+            to == "c" != sender and isinstance(message, m.PutTopic | m.PutGroup)
         )
         await client.create_topic("jobs")
         await client.create_group("jobs", "g")

@@ -27,15 +27,7 @@ from quorumq.client import (
 )
 from quorumq.client.produce.batches import Pending
 from quorumq.client.transport.connection import Lost
-from quorumq.core.messages import (
-    CreateTopic,
-    Failed,
-    Hello,
-    Metadata,
-    MetadataReply,
-    OpenSession,
-    Publish,
-)
+from quorumq.core import messages as m
 from quorumq.core.values.limits import SESSION_IDLE_S
 from quorumq.wire.address import split_address
 from tests.client.fake import FakeCluster, connected, failing, fake_cluster, serving
@@ -43,7 +35,7 @@ from tests.client.steps import jobs, payloads
 
 
 def sizes(cluster: FakeCluster) -> list[int]:
-    return [request.batch.header.size for _, request in cluster.of(Publish)]
+    return [request.batch.header.size for _, request in cluster.of(m.Publish)]
 
 
 # ---------------------------------------------------------------------------------- batching
@@ -67,7 +59,7 @@ async def test_a_message_alone_goes_at_once_and_a_flood_fills_its_batches() -> N
             assert sizes(cluster)[2:] == [127, 254, 509, 509, 509]
             cluster.wake("a")
             await producer.flush()
-        assert max(len(request.batch.body) for _, request in cluster.of(Publish)) <= 512 * 1024
+        assert max(len(request.batch.body) for _, request in cluster.of(m.Publish)) <= 512 * 1024
         assert len(await payloads(client)) == 2001
 
 
@@ -121,7 +113,7 @@ async def test_numbers_are_dense_per_partition_and_batches_are_pipelined() -> No
         for number in (0, 1):
             assert [id_.seq for id_ in ids if id_.partition.number == number] == list(range(10))
         assert len({id_.producer_id for id_ in ids}) == 1
-        assert len(cluster.of(OpenSession)) == 1
+        assert len(cluster.of(m.OpenSession)) == 1
 
 
 async def test_the_number_of_batches_in_flight_is_bounded() -> None:
@@ -164,8 +156,8 @@ async def test_too_large_is_refused_before_anything_is_sent() -> None:
             await producer.send(b"x" * (1 + (1 << 20)))
         with pytest.raises(TypeError, match="encode it first"):
             await producer.send("text")  # type: ignore[arg-type]
-        assert cluster.of(Publish) == []
-        assert cluster.of(CreateTopic) == []
+        assert cluster.of(m.Publish) == []
+        assert cluster.of(m.CreateTopic) == []
 
 
 async def test_the_largest_message_and_headers_come_through() -> None:
@@ -233,10 +225,10 @@ async def test_a_lost_answer_makes_no_second_message() -> None:
         await client.create_topic("jobs")
         async with client.producer("jobs") as producer:
             await producer.publish(b"0")
-            cluster.lose = lambda node, request: isinstance(request, Publish) and node == "b"
+            cluster.lose = lambda node, request: isinstance(request, m.Publish) and node == "b"
             pendings = [await producer.send(b"%d" % i) for i in range(1, 50)]
             ids = [await pending.wait() for pending in pendings]
-        published = cluster.of(Publish)
+        published = cluster.of(m.Publish)
         assert {node for node, _ in published} > {"b"}
         repeated = [request.batch.raw for node, request in published if node == "b"][1:]
         others = {bytes(request.batch.raw) for node, request in published if node != "b"}
@@ -262,10 +254,10 @@ async def test_a_node_that_dies_in_the_middle_loses_and_doubles_nothing() -> Non
 @pytest.mark.parametrize("code", ["outcome-unknown", "not-stored", "too-few-replicas", "storage-full"])
 async def test_a_retryable_failure_is_tried_again(code: str) -> None:
     async with jobs() as (cluster, client):
-        cluster.answer = failing(code, times=7, of=Publish)
+        cluster.answer = failing(code, times=7, of=m.Publish)
         async with client.producer("jobs") as producer:
             await producer.publish(b"x")
-        assert len({bytes(request.batch.raw) for _, request in cluster.of(Publish)}) == 1
+        assert len({bytes(request.batch.raw) for _, request in cluster.of(m.Publish)}) == 1
         assert await payloads(client) == [b"x"]
 
 
@@ -387,7 +379,7 @@ async def test_a_closed_producer_id_fails_its_batches_and_the_next_go_under_a_ne
     async with jobs() as (cluster, client):
         async with client.producer("jobs") as producer:
             first = await producer.publish(b"0")
-            cluster.answer = failing("session-closed", times=1, of=Publish)
+            cluster.answer = failing("session-closed", times=1, of=m.Publish)
             with pytest.raises(SessionClosed):
                 await producer.publish(b"1")
             second = await producer.publish(b"2")
@@ -401,12 +393,12 @@ async def test_a_batch_that_may_be_stored_is_not_reported_as_refused(first_answe
     async with jobs() as (cluster, client):
         async with client.producer("jobs") as producer:
             first = await producer.publish(b"0")
-            cluster.lose = lambda node, request: isinstance(request, Publish)
+            cluster.lose = lambda node, request: isinstance(request, m.Publish)
 
-            def answer(node: str, request: object) -> Failed | None:
-                if not isinstance(request, Publish) or (node == "a" and first_answer == "lost"):
+            def answer(node: str, request: object) -> m.Failed | None:
+                if not isinstance(request, m.Publish) or (node == "a" and first_answer == "lost"):
                     return None
-                return Failed(first_answer if node == "a" else "session-closed", "as the test asked")
+                return m.Failed(first_answer if node == "a" else "session-closed", "as the test asked")
 
             pending = await producer.send(b"1")
             cluster.answer = answer
@@ -432,13 +424,13 @@ async def test_a_message_every_other_day_comes_through() -> None:
             assert same.producer_id == first.producer_id
             later = 2 * SESSION_IDLE_S
 
-            def closed(node: str, request: object) -> Failed | None:
+            def closed(node: str, request: object) -> m.Failed | None:
                 """Answer as nodes do after closing an idle session."""
                 if (
-                    isinstance(request, Publish)
+                    isinstance(request, m.Publish)
                     and request.batch.header.spans[0].producer_id == first.producer_id
                 ):
-                    return Failed("session-closed", "closed for being idle")
+                    return m.Failed("session-closed", "closed for being idle")
                 return None
 
             cluster.answer = closed
@@ -450,7 +442,7 @@ async def test_messages_blocked_while_a_session_closes_use_the_next_session() ->
     async with jobs() as (cluster, client):
         async with client.producer("jobs", batch_bytes=1, buffer_bytes=1) as producer:
             first = await producer.publish(b"0")
-            cluster.answer = failing("session-closed", times=1, of=Publish)
+            cluster.answer = failing("session-closed", times=1, of=m.Publish)
             refused = await producer.send(b"1")
             stored = await producer.send(b"2")  # waits until there is room, which is when that one has failed
             with pytest.raises(SessionClosed):
@@ -466,7 +458,7 @@ async def test_usage_errors_are_raised_at_once_and_a_full_disk_in_the_end(
     code: str, error: type[QuorumqError], after: float
 ) -> None:
     async with jobs() as (cluster, client), client.producer("jobs", timeout=3.0) as producer:
-        cluster.answer = failing(code, times=1_000, of=Publish)
+        cluster.answer = failing(code, times=1_000, of=m.Publish)
         began = trio.current_time()
         pending = await producer.send(b"0")
         with pytest.raises(error, match="as the test asked"):
@@ -482,7 +474,7 @@ async def test_a_refusal_after_an_attempt_of_unknown_outcome_does_not_say_that_n
     async with jobs() as (cluster, client), client.producer("jobs") as producer:
         codes = iter(["outcome-unknown", code])
         cluster.answer = lambda node, request: (
-            Failed(next(codes), "as the test asked") if isinstance(request, Publish) else None
+            m.Failed(next(codes), "as the test asked") if isinstance(request, m.Publish) else None
         )
         with pytest.raises(OutcomeUnknown, match="as the test asked"):
             await producer.publish(b"A")
@@ -516,7 +508,7 @@ async def test_a_node_that_does_not_know_the_topic_is_not_believed_alone() -> No
         cluster.asked.clear()
         async with client.producer("jobs") as producer:
             await producer.publish(b"x")
-        assert cluster.of(CreateTopic) == [], "it would overwrite the settings"
+        assert cluster.of(m.CreateTopic) == [], "it would overwrite the settings"
         assert (await client.topic("jobs")).max_deliveries == 9
 
 
@@ -569,7 +561,7 @@ async def test_cancelling_everything_ends_it() -> None:
     async with fake_cluster() as cluster:
         with trio.move_on_after(5.0) as scope:
             async with connected(cluster) as client, client.producer("jobs") as producer:
-                cluster.answer = failing("not-stored", times=1 << 30, of=Publish)
+                cluster.answer = failing("not-stored", times=1 << 30, of=m.Publish)
                 await producer.send(b"x")
                 await trio.sleep_forever()
         assert scope.cancelled_caught
@@ -605,11 +597,11 @@ async def test_nodes_that_move_one_after_the_other_are_followed() -> None:
                 raise ConnectionRefusedError(111, "Connection refused")
             return await cluster.dial(f"{node}:1")
 
-        def answer(node: str, request: object) -> MetadataReply | None:
-            if not isinstance(request, Metadata):
+        def answer(node: str, request: object) -> m.MetadataReply | None:
+            if not isinstance(request, m.Metadata):
                 return None
             reply = cluster.ask(node, request)
-            assert isinstance(reply, MetadataReply)
+            assert isinstance(reply, m.MetadataReply)
             said = [info._replace(address=f"{info.node}:{1 + (info.node in moved)}") for info in reply.nodes]
             return reply._replace(nodes=tuple(said))
 
@@ -638,10 +630,10 @@ async def test_another_cluster_is_refused_at_once() -> None:
 async def test_a_node_with_too_many_clients_is_left_for_another() -> None:
     async with fake_cluster() as cluster:
 
-        def answer(node: str, request: object) -> Failed | None:
-            full = node == "a" and isinstance(request, Hello)
+        def answer(node: str, request: object) -> m.Failed | None:
+            full = node == "a" and isinstance(request, m.Hello)
             return (
-                Failed("not-stored", "node a has 2 clients, its connections_max: ask another node")
+                m.Failed("not-stored", "node a has 2 clients, its connections_max: ask another node")
                 if full
                 else None
             )
@@ -688,13 +680,15 @@ async def test_not_found_at_one_node_says_nothing_while_another_may_have_it() ->
     async with jobs() as (cluster, client):
         tries = 0
 
-        def answer(node: str, request: object) -> Failed | None:
+        def answer(node: str, request: object) -> m.Failed | None:
             nonlocal tries
-            if not isinstance(request, Publish) or tries >= 6:
+            if not isinstance(request, m.Publish) or tries >= 6:
                 return None
             tries += 1
             return (
-                Failed("not-found", "not here") if node != "b" else Failed("outcome-unknown", "maybe", 2, 1)
+                m.Failed("not-found", "not here")
+                if node != "b"
+                else m.Failed("outcome-unknown", "maybe", 2, 1)
             )
 
         cluster.answer = answer
@@ -708,7 +702,7 @@ async def test_not_found_at_one_node_says_nothing_while_another_may_have_it() ->
 
 def times(cluster: FakeCluster) -> list[tuple[int, int, int]]:
     """Delay, TTL (milliseconds) and messages of each PUBLISH."""
-    headers = [request.batch.header for _, request in cluster.of(Publish)]
+    headers = [request.batch.header for _, request in cluster.of(m.Publish)]
     return [(header.delay_ms, header.ttl_ms, header.size) for header in headers]
 
 
@@ -749,10 +743,10 @@ async def test_a_delayed_message_comes_when_it_is_due_and_an_expired_one_does_no
 
 async def test_a_retry_has_the_same_bytes_and_a_greater_age() -> None:
     async with jobs() as (cluster, client):
-        cluster.answer = failing("outcome-unknown", times=3, of=Publish)
+        cluster.answer = failing("outcome-unknown", times=3, of=m.Publish)
         async with client.producer("jobs") as producer:
             await producer.publish(b"once", delay=5.0)
-        tries = [request for _, request in cluster.of(Publish)]
+        tries = [request for _, request in cluster.of(m.Publish)]
         assert len(tries) == 4
         assert len({(request.batch.raw, bytes(request.batch.body)) for request in tries}) == 1
         ages = [request.age_ms for request in tries]
@@ -797,7 +791,7 @@ async def test_times_out_of_bounds_are_refused_by_name(options: Any, says: str) 
             with pytest.raises(UsageError) as caught:
                 await producer.send(b"x", **options)
             assert says in str(caught.value)
-        assert cluster.of(Publish) == []
+        assert cluster.of(m.Publish) == []
 
 
 async def test_an_address_that_cannot_be_one_is_a_node_that_cannot_be_reached() -> None:
@@ -820,12 +814,12 @@ async def test_the_requests_of_one_operation_share_its_time() -> None:
     async with fake_cluster() as cluster, connected(cluster) as client:
         asked: list[str] = []
 
-        def slow(node: str, request: object) -> Failed | None:
+        def slow(node: str, request: object) -> m.Failed | None:
             asked.append(type(request).__name__)
-            if isinstance(request, Metadata) and trio.current_time() - began < 2.0:
-                return Failed("too-few-replicas", "not now", 2, 1)
-            if isinstance(request, CreateTopic | OpenSession):
-                return Failed("not-stored", "not now", 2, 1)
+            if isinstance(request, m.Metadata) and trio.current_time() - began < 2.0:
+                return m.Failed("too-few-replicas", "not now", 2, 1)
+            if isinstance(request, m.CreateTopic | m.OpenSession):
+                return m.Failed("not-stored", "not now", 2, 1)
             return None
 
         for make in (

@@ -32,18 +32,7 @@ from quorumq.client.base.message import Delivery, Named, Settleable
 from quorumq.client.consume import settle as settle_module
 from quorumq.client.consume.prefetch import spans_named
 from quorumq.client.consume.settle import Failures, Item, Settling, chunks, items_of, most_retryable, spans_of
-from quorumq.core.messages import (
-    AckRequest,
-    ExtendRequest,
-    Failed,
-    PeekRequest,
-    RedriveRequest,
-    RejectRequest,
-    SettleReply,
-    SpanRecord,
-    Store,
-    Verdict,
-)
+from quorumq.core import messages as m
 from quorumq.core.values.types import Incarnation, Kind, Owner, PartitionId, ProducerId, Receipt, Span, Stamp
 from tests.client.fake import FakeCluster, connected, failing, fake_cluster
 from tests.client.steps import jobs, publish
@@ -81,7 +70,7 @@ async def test_many_acks_are_one_request_and_each_hears_its_own_verdict() -> Non
             for message in messages:
                 nursery.start_soon(ack, message)
         assert outcomes == [Outcome.ACKED] * 100
-        (asked,) = cluster.of(AckRequest)
+        (asked,) = cluster.of(m.AckRequest)
         # One receipt for each stored batch, as one span.
         assert all(len(item.spans) == 1 for item in asked[1].items)
 
@@ -92,7 +81,7 @@ async def test_an_ack_alone_does_not_wait_and_what_comes_meanwhile_goes_together
         for message in messages[:10]:
             await message.ack()
         assert trio.current_time() == began
-        assert len(cluster.of(AckRequest)) == 10
+        assert len(cluster.of(m.AckRequest)) == 10
         cluster.asked.clear()
         cluster.mute.update("abc")
         async with trio.open_nursery() as nursery:
@@ -101,9 +90,9 @@ async def test_an_ack_alone_does_not_wait_and_what_comes_meanwhile_goes_together
             for message in messages[11:]:
                 nursery.start_soon(message.ack)
             await trio.testing.wait_all_tasks_blocked()
-            assert len(cluster.of(AckRequest)) == 1
+            assert len(cluster.of(m.AckRequest)) == 1
             await trio.sleep(0.006)
-            assert len(cluster.of(AckRequest)) == 2, "after its linger it goes beside the first"
+            assert len(cluster.of(m.AckRequest)) == 2, "after its linger it goes beside the first"
             cluster.wake("a")
         assert {message.outcome for message in messages} == {Outcome.ACKED}
 
@@ -114,11 +103,11 @@ async def test_a_retryable_failure_is_raised_before_a_final_one() -> None:
         await lost.reject(60.0)
 
         def silent_about_kept(node: str, request: object) -> object:
-            if not isinstance(request, RejectRequest):
+            if not isinstance(request, m.RejectRequest):
                 return None
             spans = [(index, span) for index, item in enumerate(request.items) for span in spans_named(item)]
             verdicts = [
-                Verdict(
+                m.Verdict(
                     index,
                     Span(span.producer_id, seq, seq + 1),
                     "hold-lost" if seq == lost.seq else "outcome-unknown",
@@ -126,7 +115,7 @@ async def test_a_retryable_failure_is_raised_before_a_final_one() -> None:
                 for index, span in spans
                 for seq in range(span.start, span.stop)
             ]
-            return SettleReply(tuple(verdicts))
+            return m.SettleReply(tuple(verdicts))
 
         cluster.answer = silent_about_kept
         for call in (client.reject, client.dead_letter):
@@ -171,10 +160,10 @@ async def test_one_refused_receipt_refuses_no_other() -> None:
 async def test_a_lost_answer_is_asked_for_again_and_promises_no_more() -> None:
     async with held(5) as (cluster, client, messages):
         lost = iter([True, True, False])
-        cluster.lose = lambda node, request: isinstance(request, AckRequest) and next(lost)
+        cluster.lose = lambda node, request: isinstance(request, m.AckRequest) and next(lost)
         assert await client.ack(messages) == [Outcome.ACKED] * 5
-        assert [node for node, _ in cluster.of(AckRequest)] == ["a", "b", "c"] or len(
-            cluster.of(AckRequest)
+        assert [node for node, _ in cluster.of(m.AckRequest)] == ["a", "b", "c"] or len(
+            cluster.of(m.AckRequest)
         ) == 3
 
 
@@ -191,21 +180,21 @@ async def test_only_what_is_unknown_is_asked_again() -> None:
     async with held(10) as (cluster, client, messages):
         done = messages[0].delivery.receipt.span
 
-        def answer(node: str, request: object) -> SettleReply | None:
-            if not isinstance(request, AckRequest) or len(cluster.of(AckRequest)) > 1:
+        def answer(node: str, request: object) -> m.SettleReply | None:
+            if not isinstance(request, m.AckRequest) or len(cluster.of(m.AckRequest)) > 1:
                 return None
             said = []
             for index, item in enumerate(request.items):
                 for span in item.spans:  # the first message of each is done
-                    said.append(Verdict(index, Span(span.producer_id, span.start, span.start + 1), "acked"))
+                    said.append(m.Verdict(index, Span(span.producer_id, span.start, span.start + 1), "acked"))
                     if span.size > 1:
                         rest = Span(span.producer_id, span.start + 1, span.stop)
-                        said.append(Verdict(index, rest, "outcome-unknown", "needed 2"))
-            return SettleReply(tuple(said))
+                        said.append(m.Verdict(index, rest, "outcome-unknown", "needed 2"))
+            return m.SettleReply(tuple(said))
 
         cluster.answer = answer
         assert await client.ack(messages) == [Outcome.ACKED] * 10
-        _, second = cluster.of(AckRequest)
+        _, second = cluster.of(m.AckRequest)
         asked = [span for item in second[1].items for span in item.spans]
         assert sum(span.size for span in asked) == 10 - len({message.delivery for message in messages})
         assert done.start not in {span.start for span in asked}
@@ -229,7 +218,7 @@ async def test_giving_up_says_whether_it_may_have_happened() -> None:
 
 async def test_a_node_that_does_not_know_the_topic_is_not_the_last_word() -> None:
     async with held(1) as (cluster, _, messages):
-        cluster.answer = failing("not-found", times=1, of=AckRequest)
+        cluster.answer = failing("not-found", times=1, of=m.AckRequest)
         assert await messages[0].ack() is Outcome.ACKED
 
 
@@ -241,7 +230,7 @@ async def test_a_cancelled_ack_may_happen_and_hangs_no_one() -> None:
         with trio.CancelScope() as scope:
             scope.cancel()
             await messages[0].ack()
-        assert cluster.of(AckRequest) == []
+        assert cluster.of(m.AckRequest) == []
         with trio.move_on_after(0.5):
             cluster.mute.update("abc")
             await messages[1].ack()
@@ -298,7 +287,7 @@ async def test_reject_requeues_after_its_delay() -> None:
         (again,) = await client.fetch("jobs", "g")
         assert (again.payload, again.attempt) == (messages[0].payload, 2)
         await client.reject(messages[1:], delay=5.0)
-        assert len(cluster.of(RejectRequest)) == 2
+        assert len(cluster.of(m.RejectRequest)) == 2
         assert await client.fetch("jobs", "g") == []
         await trio.sleep(5.1)
         assert len(await client.fetch("jobs", "g")) == 2
@@ -330,7 +319,7 @@ async def test_a_reject_that_names_no_delay_takes_the_topics_backoff() -> None:
 async def test_a_rejects_lost_answer_is_asked_for_again() -> None:
     async with held(2) as (cluster, _, messages):
         lost = iter([True, False])
-        cluster.lose = lambda node, request: isinstance(request, RejectRequest) and next(lost)
+        cluster.lose = lambda node, request: isinstance(request, m.RejectRequest) and next(lost)
         await messages[0].reject(60.0)
         lost = iter([True, False])
         await messages[1].dead_letter(reason="no")
@@ -343,19 +332,19 @@ async def test_a_repeated_reject_that_comes_too_late_does_not_say_that_nothing_w
     async with held(1) as (cluster, client, (message,)):
 
         def meanwhile(node: str, request: object) -> bool:
-            if not isinstance(request, RejectRequest) or len(cluster.of(RejectRequest)) > 1:
+            if not isinstance(request, m.RejectRequest) or len(cluster.of(m.RejectRequest)) > 1:
                 return False
             if dead:
-                (item,) = cluster.ask("b", PeekRequest("jobs", 0, "g", "dead", (0, 0), 1)).items  # type: ignore[union-attr]
-                cluster.ask("b", RedriveRequest("jobs", 0, "g", (SpanRecord(item.span, item.record),)))
+                (item,) = cluster.ask("b", m.PeekRequest("jobs", 0, "g", "dead", (0, 0), 1)).items  # type: ignore[union-attr]
+                cluster.ask("b", m.RedriveRequest("jobs", 0, "g", (m.SpanRecord(item.span, item.record),)))
             else:
-                cluster.ask("b", AckRequest(receipts(cluster.ask("b", fetch()))))
+                cluster.ask("b", m.AckRequest(receipts(cluster.ask("b", fetch()))))
             return True
 
         cluster.lose = meanwhile
         with pytest.raises(HoldLost, match="it is not certain whether it was"):
             await (message.dead_letter(reason="no") if dead else message.reject())
-        assert len(cluster.of(RejectRequest)) == 2
+        assert len(cluster.of(m.RejectRequest)) == 2
         cluster.lose = lambda node, request: False
         (item,) = [item async for item in client.peek("jobs", "g", "all", complete=True)]
         assert item.peeked.record.kind == (Kind.OPEN if dead else Kind.ACKED)
@@ -366,12 +355,12 @@ async def test_a_repeated_ack_of_a_dead_letter_that_was_redriven_does_not_say_th
     async with held(1) as (cluster, client, (message,)):
         await message.dead_letter(reason="no")
         (death,) = await client.fetch("jobs", "g!dead")
-        (item,) = cluster.ask("b", PeekRequest("jobs", 0, "g", "dead", (0, 0), 1)).items  # type: ignore[union-attr]
+        (item,) = cluster.ask("b", m.PeekRequest("jobs", 0, "g", "dead", (0, 0), 1)).items  # type: ignore[union-attr]
 
         def meanwhile(node: str, request: object) -> bool:
-            if not isinstance(request, AckRequest) or len(cluster.of(AckRequest)) > 1:
+            if not isinstance(request, m.AckRequest) or len(cluster.of(m.AckRequest)) > 1:
                 return False
-            cluster.ask("b", RedriveRequest("jobs", 0, "g", (SpanRecord(item.span, item.record),)))
+            cluster.ask("b", m.RedriveRequest("jobs", 0, "g", (m.SpanRecord(item.span, item.record),)))
             return True
 
         cluster.lose = meanwhile
@@ -384,7 +373,7 @@ async def test_a_repeated_extend_keeps_the_hold() -> None:
     async with held(1, hold_time=4.0) as (cluster, client, (message,)):
         await trio.sleep(2.0)
         lost = iter([True, False])
-        cluster.lose = lambda node, request: isinstance(request, ExtendRequest) and next(lost)
+        cluster.lose = lambda node, request: isinstance(request, m.ExtendRequest) and next(lost)
         await message.extend(10.0)
         assert message.deadline > client.clock() + 9.0
         assert await client.fetch("jobs", "g") == []
@@ -438,7 +427,7 @@ async def test_extend_moves_the_deadline_and_revives_nothing() -> None:
             await client.extend(messages)
         assert messages[0].failure is None
         assert isinstance(messages[1].failure, HoldLost)
-        (_, first), *_ = cluster.of(ExtendRequest)
+        (_, first), *_ = cluster.of(m.ExtendRequest)
         assert first.sent_at == pytest.approx(3.0, abs=0.01)
 
 
@@ -469,9 +458,9 @@ async def test_an_extension_takes_away_no_failure_of_an_ack_at_the_same_time() -
         async with trio.open_nursery() as nursery:
             # One request that is refused, then one for each of them; the good one is not answered.
             cluster.answer = lambda node, request: (
-                Failed("outcome-unknown", "maybe", 2, 1)
-                if isinstance(request, AckRequest)
-                and len(cluster.of(AckRequest)) > 1
+                m.Failed("outcome-unknown", "maybe", 2, 1)
+                if isinstance(request, m.AckRequest)
+                and len(cluster.of(m.AckRequest)) > 1
                 and len(request.items) == 1
                 else None
             )
@@ -495,7 +484,7 @@ async def test_an_extension_counts_from_before_it_was_sent() -> None:
 
             def answer(node: str, request: object) -> None:
                 nonlocal skew
-                if isinstance(request, ExtendRequest):
+                if isinstance(request, m.ExtendRequest):
                     skew = 1.5  # it was under way for 1.5 s
 
             cluster.answer = answer
@@ -580,16 +569,16 @@ def test_each_ticket_hears_the_weakest_of_what_was_said_of_its_messages(
         (int(items[index].signed), seq) for index, seq in said
     }
     verdicts = [
-        Verdict(index, Span(PRODUCER_ID, seq, seq + 1), outcome) for (index, seq), outcome in said.items()
+        m.Verdict(index, Span(PRODUCER_ID, seq, seq + 1), outcome) for (index, seq), outcome in said.items()
     ]
     received: dict[Settleable, str] = {}
 
-    def hear(tickets: Sequence[Settleable], verdict: Verdict, reply: SettleReply) -> Failures:
+    def hear(tickets: Sequence[Settleable], verdict: m.Verdict, reply: m.SettleReply) -> Failures:
         received.update(dict.fromkeys(tickets, verdict.outcome))
         return {}
 
     settling = Settling(items, hear, {})
-    error = settling.take(SettleReply(tuple(verdicts)))
+    error = settling.take(m.SettleReply(tuple(verdicts)))
     index_of = {item.signed: index for index, item in enumerate(items)}
     unanswered = [ticket for item in settling.items for ticket in item.tickets]
     for ticket in tickets:
@@ -607,7 +596,7 @@ def test_no_verdict_is_a_reason_to_ask_again() -> None:
     ticket = Named(delivery(), Span(PRODUCER_ID, 0, 3))
     settling = Settling(items_of([ticket]), lambda *_: {}, {})
     assert isinstance(
-        settling.take(SettleReply((Verdict(0, Span(PRODUCER_ID, 0, 2), "acked"),))), OutcomeUnknown
+        settling.take(m.SettleReply((m.Verdict(0, Span(PRODUCER_ID, 0, 2), "acked"),))), OutcomeUnknown
     )
     assert settling.items[0].tickets == [ticket]
 
@@ -623,10 +612,10 @@ def test_requests_are_cut_at_the_limit_of_spans() -> None:
 
 async def test_a_failed_whole_request_is_tried_elsewhere() -> None:
     async with held(2) as (cluster, client, messages):
-        cluster.answer = failing("outcome-unknown", times=2, of=AckRequest)
+        cluster.answer = failing("outcome-unknown", times=2, of=m.AckRequest)
         assert await client.ack(messages) == [Outcome.ACKED] * 2
-        assert len({node for node, _ in cluster.of(AckRequest)}) == 3
-        assert not any(isinstance(request, Failed) for _, request in cluster.asked)
+        assert len({node for node, _ in cluster.of(m.AckRequest)}) == 3
+        assert not any(isinstance(request, m.Failed) for _, request in cluster.asked)
 
 
 @pytest.mark.parametrize("action", ["ack", "reject", "dead_letter", "extend"])
@@ -675,7 +664,7 @@ async def test_a_peek_that_goes_on_at_another_replica_shows_each_message_once(
     monkeypatch.setattr(peek_module, "PEEK_LIMIT", 1)
     async with fake_cluster() as cluster, connected(cluster) as other, connected(cluster, "c") as client:
         await other.create_topic("jobs")
-        cluster.drop = lambda sender, to, message: to == "c" != sender and isinstance(message, Store)
+        cluster.drop = lambda sender, to, message: to == "c" != sender and isinstance(message, m.Store)
         await publish(other, 1)
         cluster.hear_all()
         for _ in range(3):
@@ -685,7 +674,7 @@ async def test_a_peek_that_goes_on_at_another_replica_shows_each_message_once(
         async for item in client.peek("jobs", "g", "all"):
             shown.append(item.peeked.span)
             if len(shown) == 2:
-                assert cluster.of(PeekRequest)[-1][0] == "c"
+                assert cluster.of(m.PeekRequest)[-1][0] == "c"
                 cluster.kill("c")
         assert len(shown) == len(set(shown)) == 4
 

@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from quorumq.core.messages import (
-    Envelope,
-    PutGroup,
-    SyncTopics,
-)
+from quorumq.core import messages as m
 from quorumq.core.messages.effects import LinkDown, Received
 from quorumq.core.messages.records import JournalRecord
 from tests.core.cluster import Cluster
@@ -36,7 +32,7 @@ def held_back(
 def hand_over(cluster: Cluster, sender: str, to: str, message: object) -> None:
     """Deliver a message of an earlier moment now."""
     core, peer = cluster.nodes[sender], cluster.nodes[to]
-    envelope = Envelope(
+    envelope = m.Envelope(
         sender, core.state.incarnation, to, peer.state.incarnation, core.state.clock.value, message
     )  # type: ignore[arg-type]
     cluster.feed(to, Received(envelope))
@@ -44,7 +40,7 @@ def hand_over(cluster: Cluster, sender: str, to: str, message: object) -> None:
 
 def deaf_to_registers(cluster: Cluster, name: str) -> None:
     """Drop all registers of groups on their way to node ``name``."""
-    cluster.drop = lambda sender, to, message: to == name and isinstance(message, PutGroup | SyncTopics)
+    cluster.drop = lambda sender, to, message: to == name and isinstance(message, m.PutGroup | m.SyncTopics)
 
 
 def wipe(cluster: Cluster, names: str, seconds: float = 0.0, *, kept: Sequence[JournalRecord] = ()) -> None:

@@ -4,27 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from quorumq.core.messages import (
-    AckRequest,
-    CloseSession,
-    DeleteGroup,
-    Failed,
-    Fetch,
-    FetchReply,
-    GroupReply,
-    NotedReply,
-    OpenSession,
-    PeekReply,
-    PeekRequest,
-    Publish,
-    PublishReply,
-    ReceiptPart,
-    RejectRequest,
-    SetGroup,
-    SettleReply,
-    SpanRecord,
-    Store,
-)
+from quorumq.core import messages as m
 from quorumq.core.messages.effects import Effect
 from quorumq.core.partition.replica import Replica
 from quorumq.core.values.types import (
@@ -47,14 +27,16 @@ def fetch(
     least: int = 1,
     idle: bool = True,
     had_lot: bool = False,
-) -> Fetch:
+) -> m.Fetch:
     """Return a FETCH of the topic `jobs`."""
-    return Fetch(("jobs",), group, most, 1 << 20, least, 0, wait, hold_time, 0.0, idle=idle, had_lot=had_lot)
+    return m.Fetch(
+        ("jobs",), group, most, 1 << 20, least, 0, wait, hold_time, 0.0, idle=idle, had_lot=had_lot
+    )
 
 
 def opened(cluster: Cluster, *named: str, node: str = "a", **settings: object) -> tuple[Topic, ProducerId]:
     """Create a topic, `jobs` unless it is named, and open a session through ``node``."""
-    return cluster.topic(*named, **settings), cluster.ask(node, OpenSession()).producer_id
+    return cluster.topic(*named, **settings), cluster.ask(node, m.OpenSession()).producer_id
 
 
 def published(
@@ -63,8 +45,8 @@ def published(
     """Create the topic `jobs` and publish ``count`` messages in one batch."""
     topic, producer_id = opened(cluster, rf=rf, max_deliveries=max_deliveries)
     batch = cluster.batch(topic, producer_id, 0, [b"%d" % i for i in range(count)])
-    reply = cluster.ask("a", Publish(batch))
-    assert isinstance(reply, PublishReply), reply
+    reply = cluster.ask("a", m.Publish(batch))
+    assert isinstance(reply, m.PublishReply), reply
     return topic, producer_id
 
 
@@ -81,11 +63,11 @@ def with_messages(count: int = 10, **settings: Any) -> Cluster:
     return with_session(count, **settings)[0]
 
 
-def receipts(reply: object) -> tuple[ReceiptPart, ...]:
+def receipts(reply: object) -> tuple[m.ReceiptPart, ...]:
     """Return the receipts of a FETCH that succeeded, each for all of its messages."""
-    assert isinstance(reply, FetchReply), reply
+    assert isinstance(reply, m.FetchReply), reply
     return tuple(
-        ReceiptPart(delivery.receipt, (delivery.receipt.span,))
+        m.ReceiptPart(delivery.receipt, (delivery.receipt.span,))
         for part in reply.slices
         for delivery in part.deliveries
     )
@@ -93,13 +75,13 @@ def receipts(reply: object) -> tuple[ReceiptPart, ...]:
 
 def outcomes(reply: object) -> list[str]:
     """Return the outcome of each receipt that a request settled."""
-    assert isinstance(reply, SettleReply), reply
+    assert isinstance(reply, m.SettleReply), reply
     return [verdict.outcome for verdict in reply.verdicts]
 
 
 def check_failed(reply: object, code: str | None, words: str = "") -> None:
     """Check the error of a request: its code, unless that is None, and words of its text."""
-    assert isinstance(reply, Failed), reply
+    assert isinstance(reply, m.Failed), reply
     assert code is None or reply.code == code, reply
     assert words in reply.detail, reply
 
@@ -114,8 +96,8 @@ def spans(reply: object) -> list[tuple[int, int]]:
 
 def rewind(cluster: Cluster, node: str = "b", start: str = "earliest", from_ms: int = 0) -> int:
     """Rewind the group `g`. Returns its new generation."""
-    reply = cluster.ask(node, SetGroup("jobs", "g", start, from_ms, rewind=True))
-    assert isinstance(reply, GroupReply), reply
+    reply = cluster.ask(node, m.SetGroup("jobs", "g", start, from_ms, rewind=True))
+    assert isinstance(reply, m.GroupReply), reply
     return reply.group.generation
 
 
@@ -123,7 +105,7 @@ def more(cluster: Cluster, topic: Topic, producer_id: ProducerId, first: int, co
     """Publish ``count`` messages from number ``first`` on."""
     cluster.ask(
         "a",
-        Publish(cluster.batch(topic, producer_id, first, [b"%d" % i for i in range(first, first + count)])),
+        m.Publish(cluster.batch(topic, producer_id, first, [b"%d" % i for i in range(first, first + count)])),
     )
 
 
@@ -131,8 +113,8 @@ def peek(
     cluster: Cluster, which: str = "all", group: str = "g", node: str = "a"
 ) -> list[tuple[int, int, str]]:
     """Return the first number, end number and state of each run of messages."""
-    reply = cluster.ask(node, PeekRequest("jobs", 0, group, which, (0, 0), 1000, complete=True))
-    assert isinstance(reply, PeekReply), reply
+    reply = cluster.ask(node, m.PeekRequest("jobs", 0, group, which, (0, 0), 1000, complete=True))
+    assert isinstance(reply, m.PeekReply), reply
     return [(item.span.start, item.span.stop, item.state) for item in reply.items]
 
 
@@ -140,29 +122,29 @@ def died(cluster: Cluster, most: int = 3) -> tuple[Topic, ProducerId]:
     """Publish 10 messages, and make dead letters of the first ``most``."""
     topic, producer_id = published(cluster)
     got = receipts(cluster.ask("b", fetch(most=most)))
-    assert outcomes(cluster.ask("b", RejectRequest(got, death=DEATH))) == ["ok"]
+    assert outcomes(cluster.ask("b", m.RejectRequest(got, death=DEATH))) == ["ok"]
     return topic, producer_id
 
 
-def dead_entries(cluster: Cluster) -> tuple[SpanRecord, ...]:
+def dead_entries(cluster: Cluster) -> tuple[m.SpanRecord, ...]:
     """Return the dead letters of the group `g`."""
-    page = cluster.ask("a", PeekRequest("jobs", 0, "g", "dead", (0, 0), 100))
-    assert isinstance(page, PeekReply)
-    return tuple(SpanRecord(item.span, item.record) for item in page.items)
+    page = cluster.ask("a", m.PeekRequest("jobs", 0, "g", "dead", (0, 0), 100))
+    assert isinstance(page, m.PeekReply)
+    return tuple(m.SpanRecord(item.span, item.record) for item in page.items)
 
 
 def deleted(cluster: Cluster, node: str = "b", group: str = "g") -> Group:
     """Delete a group. Returns its register."""
-    reply = cluster.ask(node, DeleteGroup("jobs", group))
-    assert isinstance(reply, GroupReply), reply
+    reply = cluster.ask(node, m.DeleteGroup("jobs", group))
+    assert isinstance(reply, m.GroupReply), reply
     assert reply.group.deleted
     return reply.group
 
 
 def created(cluster: Cluster, node: str = "c", start: str = "earliest") -> Group:
     """Create the group `g`. Returns its register."""
-    reply = cluster.ask(node, SetGroup("jobs", "g", start))
-    assert isinstance(reply, GroupReply), reply
+    reply = cluster.ask(node, m.SetGroup("jobs", "g", start))
+    assert isinstance(reply, m.GroupReply), reply
     return reply.group
 
 
@@ -171,7 +153,7 @@ def asked(cluster: Cluster, node: str, wait: float = 1.0, **more: float) -> list
     key = cluster.submit(node, fetch(wait=wait, **more))  # type: ignore[arg-type]
     cluster.advance(wait + 0.1)
     reply = cluster.replies[key]
-    return [item.receipt.span for item in receipts(reply)] if isinstance(reply, FetchReply) else []
+    return [item.receipt.span for item in receipts(reply)] if isinstance(reply, m.FetchReply) else []
 
 
 def root_of(replica: Replica) -> bytes:
@@ -186,7 +168,7 @@ def replica_of(cluster: Cluster, node: str) -> Replica:
     return replica
 
 
-def store(cluster: Cluster, sender: str, to: str, message: Store) -> list[Effect]:
+def store(cluster: Cluster, sender: str, to: str, message: m.Store) -> list[Effect]:
     """Deliver a STORE. Returns the effects of the receiver."""
     incarnation = cluster.nodes[sender].state.incarnation
     return cluster.nodes[to].voter.on_request(sender, incarnation, message, cluster.now)
@@ -195,7 +177,7 @@ def store(cluster: Cluster, sender: str, to: str, message: Store) -> list[Effect
 def drained(cluster: Cluster, group: str = "g", node: str = "b") -> None:
     """Fetch and ack until a FETCH returns no message."""
     while got := receipts(cluster.ask(node, fetch(group))):
-        assert set(outcomes(cluster.ask(node, AckRequest(got)))) == {"acked"}
+        assert set(outcomes(cluster.ask(node, m.AckRequest(got)))) == {"acked"}
 
 
 def closed(cluster: Cluster) -> list[int]:
@@ -205,8 +187,8 @@ def closed(cluster: Cluster) -> list[int]:
 
 def close(cluster: Cluster, topic: Topic, producer_id: ProducerId, node: str = "b") -> None:
     """Close a session in partition 0."""
-    answer = cluster.ask(node, CloseSession(producer_id, (PartitionId(topic.id, 0),)))
-    assert isinstance(answer, NotedReply)
+    answer = cluster.ask(node, m.CloseSession(producer_id, (PartitionId(topic.id, 0),)))
+    assert isinstance(answer, m.NotedReply)
 
 
 def seqs(reply: object) -> list[int]:
@@ -216,12 +198,12 @@ def seqs(reply: object) -> list[int]:
 
 def publish(cluster: Cluster, topic: Topic, producer_id: ProducerId, first: int, count: int) -> None:
     """Publish ``count`` messages of one byte from number ``first`` on."""
-    cluster.ask("a", Publish(cluster.batch(topic, producer_id, first, [b"x"] * count)))
+    cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, first, [b"x"] * count)))
 
 
 def many(cluster: Cluster, topic: Topic, batches: int, each: int) -> ProducerId:
     """Publish ``batches`` batches of ``each`` messages in a new session."""
-    producer_id = cluster.ask("a", OpenSession()).producer_id
+    producer_id = cluster.ask("a", m.OpenSession()).producer_id
     for at in range(batches):
         publish(cluster, topic, producer_id, at * each, each)
     return producer_id
@@ -241,6 +223,6 @@ def publish_first(
 ) -> None:
     """Publish message 0 of the first session of the topic `jobs`."""
     topic = cluster.topic(ttl_s=ttl_s, max_deliveries=50)
-    producer_id = cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
+    producer_id = cluster.ask("a", m.OpenSession()).producer_id  # type: ignore[union-attr]
     batch = cluster.batch(topic, producer_id, 0, [b"x"], delay_ms=delay_ms, ttl_ms=ttl_ms)
-    assert isinstance(cluster.ask("a", Publish(batch, age_ms)), PublishReply)
+    assert isinstance(cluster.ask("a", m.Publish(batch, age_ms)), m.PublishReply)

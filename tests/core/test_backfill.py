@@ -8,21 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from quorumq.core.messages import (
-    Ack,
-    AckRequest,
-    AlterTopic,
-    DeleteGroup,
-    FetchReply,
-    OpenSession,
-    Owned,
-    PeekReply,
-    PeekRequest,
-    Publish,
-    PurgeRequest,
-    RejectRequest,
-    SetGroup,
-)
+from quorumq.core import messages as m
 from quorumq.core.partition.backlog import backlog_of
 from quorumq.core.partition.replica import Replica
 from quorumq.core.values import limits
@@ -37,10 +23,10 @@ from tests.seeds import property_of
 def backlog(batches: int, **more: object) -> tuple[Cluster, Topic, ProducerId]:
     """A topic with ``batches`` unread messages, a millisecond and a batch for each."""
     cluster = Cluster(checks=False, **{**QUIET, **more})
-    topic, producer_id = cluster.topic(), cluster.ask("a", OpenSession()).producer_id
+    topic, producer_id = cluster.topic(), cluster.ask("a", m.OpenSession()).producer_id
     for seq in range(batches):
         cluster.advance(0.001)
-        cluster.ask("a", Publish(cluster.batch(topic, producer_id, seq, [b"x"])))
+        cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, seq, [b"x"])))
     return cluster, topic, producer_id
 
 
@@ -65,11 +51,11 @@ STEP_LOOKS_CALLS_MAX = 90 * limits.LOOKS_PER_STEP
 def test_a_gap_in_the_numbers_of_a_session_costs_a_page_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client numbers its messages: between two of them may be 2^61 that there are not."""
     cluster, topic, producer_id = backlog(1)
-    cluster.ask("a", Publish(cluster.batch(topic, producer_id, 1 << 61, [b"x"])))
-    cluster.ask("a", SetGroup("jobs", "g"))
-    request = PeekRequest("jobs", 0, "g", "all", (0, 0), 256, complete=True)
+    cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 1 << 61, [b"x"])))
+    cluster.ask("a", m.SetGroup("jobs", "g"))
+    request = m.PeekRequest("jobs", 0, "g", "all", (0, 0), 256, complete=True)
     assert longest(cluster, request, monkeypatch) < 1000
-    (page,) = [reply for reply in cluster.replies.values() if isinstance(reply, PeekReply)]
+    (page,) = [reply for reply in cluster.replies.values() if isinstance(reply, m.PeekReply)]
     assert [item.span.start for item in page.items] == [0, 1 << 61]
 
 
@@ -78,9 +64,9 @@ def test_a_page_of_many_runs_looks_at_some_of_them(monkeypatch: pytest.MonkeyPat
     cluster, (got,) = with_holes(6000)
     group = got.receipt.group
     for request in (
-        PeekRequest("jobs", 0, group, "dead", (0, 0), 256),
-        PeekRequest("jobs", 0, group, "all", (0, 0), 256, complete=True),
-        PurgeRequest("jobs", 0, group),
+        m.PeekRequest("jobs", 0, group, "dead", (0, 0), 256),
+        m.PeekRequest("jobs", 0, group, "all", (0, 0), 256, complete=True),
+        m.PurgeRequest("jobs", 0, group),
     ):
         assert longest(cluster, request, monkeypatch) <= 100_000, request
     cluster.advance(1.0)
@@ -91,11 +77,11 @@ def test_waiting_fetches_with_nothing_ready_examine_few_partitions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cluster = Cluster(checks=False, **QUIET)
-    topic, producer_id = cluster.topic(partitions=100), cluster.ask("a", OpenSession()).producer_id
+    topic, producer_id = cluster.topic(partitions=100), cluster.ask("a", m.OpenSession()).producer_id
     answered(cluster, "a", fetch())
     for _ in range(20):
         cluster.submit("a", fetch(wait=10.0))
-    steps = longest(cluster, Publish(cluster.batch(topic, producer_id, 0, [b"x"])), monkeypatch)
+    steps = longest(cluster, m.Publish(cluster.batch(topic, producer_id, 0, [b"x"])), monkeypatch)
     assert steps <= 20_000
 
 
@@ -118,9 +104,9 @@ def test_no_step_looks_at_a_whole_backlog(batches: int, monkeypatch: pytest.Monk
     cluster, _, _ = backlog(batches)
     for request in (
         fetch(most=10),
-        SetGroup("jobs", "other"),
-        SetGroup("jobs", "g", rewind=True),
-        SetGroup("jobs", "g", "latest", rewind=True),
+        m.SetGroup("jobs", "other"),
+        m.SetGroup("jobs", "g", rewind=True),
+        m.SetGroup("jobs", "g", "latest", rewind=True),
     ):
         assert longest(cluster, request, monkeypatch) <= STEP_LOOKS_CALLS_MAX, request
         cluster.advance(0.1)
@@ -133,8 +119,8 @@ def test_groups_of_partitions_that_are_added_begin_bit_by_bit(monkeypatch: pytes
     cluster = Cluster(checks=False, **QUIET)
     topic = cluster.topic()
     for number in range(30):
-        cluster.ask("a", SetGroup("jobs", f"g{number:02}"))
-    assert longest(cluster, AlterTopic("jobs", partitions=101), monkeypatch) <= 100_000
+        cluster.ask("a", m.SetGroup("jobs", f"g{number:02}"))
+    assert longest(cluster, m.AlterTopic("jobs", partitions=101), monkeypatch) <= 100_000
     cluster.advance(0.1)
     for number in range(101):
         assert len(cluster.nodes["b"].replicas[PartitionId(topic.id, number)].views.groups) == 30
@@ -146,9 +132,9 @@ def test_a_deleted_group_does_not_begin_in_partitions_that_are_added() -> None:
     cluster = Cluster(**QUIET)
     topic = cluster.topic()
     for name in ("g", "h"):
-        cluster.ask("a", SetGroup("jobs", name))
-    cluster.ask("a", DeleteGroup("jobs", "g"))
-    cluster.ask("a", AlterTopic("jobs", partitions=9))
+        cluster.ask("a", m.SetGroup("jobs", name))
+    cluster.ask("a", m.DeleteGroup("jobs", "g"))
+    cluster.ask("a", m.AlterTopic("jobs", partitions=9))
     cluster.advance(0.1)
     views = cluster.nodes["b"].replicas[PartitionId(topic.id, 8)].views
     assert ([*views.groups], [*views.over]) == (["h"], [])
@@ -157,15 +143,15 @@ def test_a_deleted_group_does_not_begin_in_partitions_that_are_added() -> None:
 def test_between_the_steps_in_which_groups_begin_others_have_their_time() -> None:
     """Each is short, and there may be a hundred: a publish goes through several nodes, and would wait at each."""
     cluster = Cluster(checks=False, **QUIET)
-    topic, producer_id = cluster.topic(), cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
+    topic, producer_id = cluster.topic(), cluster.ask("a", m.OpenSession()).producer_id  # type: ignore[union-attr]
     for number in range(30):
-        cluster.ask("a", SetGroup("jobs", f"g{number:02}"))
+        cluster.ask("a", m.SetGroup("jobs", f"g{number:02}"))
     began = cluster.time
-    answered(cluster, "a", AlterTopic("jobs", partitions=301))
+    answered(cluster, "a", m.AlterTopic("jobs", partitions=301))
     state, unmade = cluster.nodes["b"].state, []
     while state.backfill:
         cluster.advance(limits.COSTLY_PAUSE_S)
-        cluster.ask("b", Publish(cluster.batch(topic, producer_id, len(unmade), [b"x"])))
+        cluster.ask("b", m.Publish(cluster.batch(topic, producer_id, len(unmade), [b"x"])))
         unmade.append(sum(len(replica.views.unmade) for replica in cluster.nodes["b"].replicas.values()))
     made = [before - after for before, after in pairwise(unmade)]
     assert max(made) <= limits.LOOKS_PER_STEP, made
@@ -176,15 +162,15 @@ def test_a_batch_of_many_sessions_is_processed_in_steps() -> None:
     cluster = filled(1, **QUIET)
     (topic,) = cluster.nodes["a"].catalogue.topics.values()
     for number in range(32):
-        cluster.ask("a", SetGroup(topic.name, f"group-{number}"))
-    producer_ids = sorted(cluster.ask("a", OpenSession()).producer_id for _ in range(512))  # type: ignore[union-attr]
+        cluster.ask("a", m.SetGroup(topic.name, f"group-{number}"))
+    producer_ids = sorted(cluster.ask("a", m.OpenSession()).producer_id for _ in range(512))  # type: ignore[union-attr]
     spans, records = (
         tuple(Span(producer_id, 0, 1) for producer_id in producer_ids),
         [encode_record(Message(b"x"))] * 512,
     )
     batch = pack_spans(PartitionId(topic.id, 0), spans, cluster.now.wall_ms, records)
     began = cluster.time
-    cluster.ask("a", Publish(batch))
+    cluster.ask("a", m.Publish(batch))
     (replica,) = cluster.nodes["a"].replicas.values()
     while replica.group("group-0").available.messages < 513:
         cluster.advance(limits.COSTLY_PAUSE_S)
@@ -198,7 +184,7 @@ def test_the_oldest_are_delivered_first_also_while_the_group_has_not_looked_at_a
     key = cluster.submit("a", fetch(most=2))
     assert seqs(cluster.replies[key]) == [0, 1]
     assert replica_of(cluster).group("g").begins
-    cluster.submit("b", Publish(cluster.batch(topic, producer_id, 20, [b"x"])))
+    cluster.submit("b", m.Publish(cluster.batch(topic, producer_id, 20, [b"x"])))
     got = [seq for _ in range(8) for seq in seqs(answered(cluster, "a", fetch(most=5)))]
     assert got == list(range(2, 21))
 
@@ -207,7 +193,7 @@ def test_the_oldest_are_delivered_first_also_while_the_group_has_not_looked_at_a
 def test_a_group_from_a_time_on_begins_with_what_it_covers() -> None:
     cluster, _, _ = backlog(30)
     middle = cluster.now.wall_ms - 10
-    reply = answered(cluster, "a", SetGroup("jobs", "g", "time", middle))
+    reply = answered(cluster, "a", m.SetGroup("jobs", "g", "time", middle))
     assert reply.group.from_ms == middle  # type: ignore[attr-defined]
     first = seqs(answered(cluster, "a", fetch(most=1)))
     assert replica_of(cluster).group("g").backfill is not None, "what was before has not been looked at"
@@ -229,9 +215,9 @@ def test_a_group_from_a_time_on_gets_all_that_it_covers_whatever_the_order_of_pu
     for seq, offset in enumerate(offsets):
         cluster.advance(1.0)
         batch = cluster.batch(topic, producer_id, seq, [b"x"], published_ms=cluster.now.wall_ms + offset)
-        cluster.ask("a", Publish(batch))
+        cluster.ask("a", m.Publish(batch))
     middle = published_at(cluster, 3)
-    answered(cluster, "a", SetGroup("jobs", "g", "time", middle))
+    answered(cluster, "a", m.SetGroup("jobs", "g", "time", middle))
     assert replica_of(cluster).group("g").begins
     got: list[int] = []
     while new := seqs(answered(cluster, "a", fetch(most=2))):
@@ -245,12 +231,12 @@ def test_a_group_from_a_time_on_gets_all_that_it_covers_whatever_the_order_of_pu
 def test_no_one_hears_that_nothing_is_left_while_a_group_has_not_looked_at_all() -> None:
     """A non-zero count of ready messages makes a FETCH that does not wait look on in the next steps."""
     cluster, _, producer_id = backlog(40)
-    cluster.submit("a", SetGroup("jobs", "g"))
+    cluster.submit("a", m.SetGroup("jobs", "g"))
     replica, view = replica_of(cluster), replica_of(cluster).group("g")
-    acked = (Owned(Span(producer_id, 0, 39), Owner("a", Incarnation(1, 1), Stamp(1, "a"))),)
+    acked = (m.Owned(Span(producer_id, 0, 39), Owner("a", Incarnation(1, 1), Stamp(1, "a"))),)
     for core in cluster.nodes.values():
         for copy in core.replicas.values():
-            copy.on_ack("a", Ack(0, copy.partition, copy.topic.epoch, "g", 0, acked), cluster.now)
+            copy.on_ack("a", m.Ack(0, copy.partition, copy.topic.epoch, "g", 0, acked), cluster.now)
     assert view.begins
     assert not view.available.messages
     assert backlog_of(replica.batches, view, cluster.now)["available"] == 1
@@ -261,7 +247,7 @@ def test_no_batch_is_reclaimed_while_a_group_that_reads_it_has_no_view(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cluster, _, _ = backlog(1, sync_interval=1.0)
-    cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch()))))
+    cluster.ask("a", m.AckRequest(receipts(cluster.ask("a", fetch()))))
     replica = replica_of(cluster)
     replica.views.unmade["other"] = None
     cluster.advance(5.0)
@@ -295,20 +281,20 @@ def test_whatever_happens_while_groups_look_they_come_to_report_what_they_should
         cluster.checks, seq = True, 8
         for action, *how in work:
             if action == "publish":
-                cluster.submit("b", Publish(cluster.batch(topic, producer_id, seq, [b"x", b"y"])))
+                cluster.submit("b", m.Publish(cluster.batch(topic, producer_id, seq, [b"x", b"y"])))
                 seq += 2
             elif action == "take":
                 key = cluster.submit("a", fetch(how[0], most=how[1], hold_time=2.0))
-                got = receipts(reply) if isinstance(reply := cluster.replies.get(key), FetchReply) else ()
+                got = receipts(reply) if isinstance(reply := cluster.replies.get(key), m.FetchReply) else ()
                 if got and how[2] == "ack":
-                    cluster.submit("b", AckRequest(got))
+                    cluster.submit("b", m.AckRequest(got))
                 elif got and how[2] == "reject":
-                    cluster.submit("c", RejectRequest(got, 0.5, None))
+                    cluster.submit("c", m.RejectRequest(got, 0.5, None))
             elif action == "rewind":
-                cluster.submit("a", SetGroup("jobs", how[0], how[1], cluster.now.wall_ms - 4, rewind=True))
+                cluster.submit("a", m.SetGroup("jobs", how[0], how[1], cluster.now.wall_ms - 4, rewind=True))
             elif action in ("set", "delete"):
                 cluster.submit(
-                    "b", SetGroup("jobs", how[0]) if action == "set" else DeleteGroup("jobs", how[0])
+                    "b", m.SetGroup("jobs", how[0]) if action == "set" else m.DeleteGroup("jobs", how[0])
                 )
             else:
                 cluster.advance(how[0])

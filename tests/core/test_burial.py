@@ -4,17 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quorumq.core.messages import (
-    AckRequest,
-    AlterTopic,
-    CreateTopic,
-    Failed,
-    Hold,
-    OpenSession,
-    Publish,
-    SetGroup,
-    TopicReply,
-)
+from quorumq.core import messages as m
 from quorumq.core.partition.backlog import part_of
 from quorumq.core.partition.choice import Choice
 from quorumq.core.partition.group import GroupView
@@ -31,9 +21,9 @@ MINUTE_S = 60.0
 def published(cluster: Cluster, count: int, **settings: object) -> tuple[Topic, ProducerId]:
     """``count`` messages, in a batch each."""
     topic = cluster.topic(**settings)  # type: ignore[arg-type]
-    producer_id = cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
+    producer_id = cluster.ask("a", m.OpenSession()).producer_id  # type: ignore[union-attr]
     for seq in range(count):
-        cluster.ask("a", Publish(cluster.batch(topic, producer_id, seq, [b"x"])))
+        cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, seq, [b"x"])))
     return topic, producer_id
 
 
@@ -62,7 +52,7 @@ def test_an_expired_message_dies_without_a_reader(own: bool) -> None:
     cluster.ask("a", fetch())
     for seq in range(300):
         batch = cluster.batch(topic, producer_id, seq, [b"x"], ttl_ms=60_000 if own else 0)
-        cluster.ask("a", Publish(batch))
+        cluster.ask("a", m.Publish(batch))
     cluster.advance(50.0)
     assert counts(cluster) == (300, 0, 0)
     cluster.advance(18.0)
@@ -77,7 +67,7 @@ def test_an_expired_message_is_dropped_if_the_topic_says_so(reader: bool) -> Non
     settings = {} if reader else {"on_expiry": "drop"}
     published(cluster, 300, ttl_s=MINUTE_S, max_deliveries=1, **settings)
     if reader:
-        reply = cluster.ask("b", AlterTopic("jobs", on_expiry="drop"), of=TopicReply)
+        reply = cluster.ask("b", m.AlterTopic("jobs", on_expiry="drop"), of=m.TopicReply)
         assert reply.topic.on_expiry == "drop"
     assert seqs(cluster.ask("a", fetch(most=2, hold_time=5.0))) == [0, 1]
     cluster.advance(59.9)
@@ -95,10 +85,10 @@ def test_an_expired_message_is_dropped_if_the_topic_says_so(reader: bool) -> Non
 
 def test_an_answer_to_an_expiry_that_is_none_is_refused_by_name() -> None:
     cluster = Cluster()
-    reply = cluster.ask("a", CreateTopic("jobs", on_expiry="forget"), of=Failed)
+    reply = cluster.ask("a", m.CreateTopic("jobs", on_expiry="forget"), of=m.Failed)
     assert (reply.code, "'forget'" in reply.detail) == ("usage", True)
     cluster.topic()
-    reply = cluster.ask("a", AlterTopic("jobs", on_expiry=""), of=Failed)
+    reply = cluster.ask("a", m.AlterTopic("jobs", on_expiry=""), of=m.Failed)
     assert (reply.code, "on_expiry is ''" in reply.detail) == ("usage", True)
 
 
@@ -106,12 +96,12 @@ def test_expired_messages_cost_a_fetch_no_round_each() -> None:
     cluster = Cluster()
     topic, producer_id = published(cluster, 100, ttl_s=MINUTE_S)
     cluster.advance(59.0)
-    cluster.ask("a", Publish(cluster.batch(topic, producer_id, 100, [b"live"] * 3)))
+    cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 100, [b"live"] * 3)))
     cluster.advance(1.0)
     rounds: list[int] = []
 
     def count(sender: str, to: str, message: object) -> bool:
-        if isinstance(message, Hold) and to == "b":
+        if isinstance(message, m.Hold) and to == "b":
             rounds.append(message.round)
         return False
 
@@ -127,7 +117,7 @@ def test_by_one_wrong_clock_nothing_is_buried_and_nothing_waits() -> None:
     topic, producer_id = published(cluster, 0, ttl_s=MINUTE_S)
     cluster.ask("a", fetch())
     cluster.kill("a")
-    cluster.ask("b", Publish(cluster.batch(topic, producer_id, 0, [b"x"] * 3)))
+    cluster.ask("b", m.Publish(cluster.batch(topic, producer_id, 0, [b"x"] * 3)))
     cluster.start("a", 5.0)
     for batch in replica_of(cluster, "a").batches.stored.values():
         batch.born -= 3600.0
@@ -135,7 +125,7 @@ def test_by_one_wrong_clock_nothing_is_buried_and_nothing_waits() -> None:
     assert counts(cluster)[2] == 0
     reply = cluster.ask("a", fetch(most=2))
     assert seqs(reply) == [0, 1], "no more than was asked for"
-    cluster.ask("a", AckRequest(receipts(reply)))
+    cluster.ask("a", m.AckRequest(receipts(reply)))
     assert seqs(cluster.ask("a", fetch())) == [2]
 
 
@@ -192,7 +182,7 @@ def test_a_round_looks_at_so_many_groups_and_all_have_their_turn(monkeypatch: py
     cluster = Cluster()
     cluster.topic(partitions=10)
     for number in range(6):
-        cluster.ask("a", SetGroup("jobs", f"g{number}"))
+        cluster.ask("a", m.SetGroup("jobs", f"g{number}"))
     cluster.advance(5.0)
     monkeypatch.setattr(burial, "LOOKS", 15)
     monkeypatch.setattr(burial, "reasons", counted)
@@ -212,7 +202,7 @@ def test_a_message_that_runs_out_of_deliveries_has_its_own_group_looked_at(
     cluster = Cluster()
     published(cluster, 2, max_deliveries=1)
     for number in range(30):
-        cluster.ask("a", SetGroup("jobs", f"other{number}"))
+        cluster.ask("a", m.SetGroup("jobs", f"other{number}"))
     monkeypatch.setattr(burial, "LOOKS", 0)  # rounds find nothing
     assert seqs(cluster.ask("a", fetch(most=2, hold_time=5.0))) == [0, 1]
     cluster.advance(6.0)
@@ -226,7 +216,7 @@ def test_young_messages_cost_no_look_at_each_batch(own: bool, monkeypatch: pytes
     cluster.ask("a", fetch())
     for seq in range(40):
         batch = cluster.batch(topic, producer_id, seq, [b"x"], ttl_ms=50_000 if own else 0)
-        cluster.ask("a", Publish(batch))
+        cluster.ask("a", m.Publish(batch))
     asked: list[object] = []
     is_overdue = Choice.is_overdue
     monkeypatch.setattr(

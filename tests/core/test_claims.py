@@ -4,22 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quorumq.core.messages import (
-    Ack,
-    AckRequest,
-    Extend,
-    ExtendReply,
-    ExtendRequest,
-    GroupReply,
-    Hold,
-    PauseGroup,
-    PurgeReply,
-    PurgeRequest,
-    ReceiptPart,
-    RedriveRequest,
-    RejectRequest,
-    SyncState,
-)
+from quorumq.core import messages as m
 from quorumq.core.messages.diskroom import Capacity
 from quorumq.core.messages.records import BatchStored
 from quorumq.core.values.errors import Code
@@ -44,7 +29,7 @@ HOLD_S, CLAIM_S = 2.0, 30.0
 """The cluster grants no hold of more than 4 s."""
 
 
-def claimed() -> tuple[Cluster, tuple[ReceiptPart, ...]]:
+def claimed() -> tuple[Cluster, tuple[m.ReceiptPart, ...]]:
     """Return a cluster whose only message is delivered, and claimed through another node."""
     cluster = with_messages(1, hold_time_max=4.0)
     got = receipts(cluster.ask("a", fetch(hold_time=HOLD_S)))
@@ -52,8 +37,8 @@ def claimed() -> tuple[Cluster, tuple[ReceiptPart, ...]]:
     return cluster, got
 
 
-def extend(cluster: Cluster, node: str, got: tuple[ReceiptPart, ...], seconds: float) -> list[str]:
-    return outcomes(cluster.ask(node, ExtendRequest(got, seconds, 0.0)))
+def extend(cluster: Cluster, node: str, got: tuple[m.ReceiptPart, ...], seconds: float) -> list[str]:
+    return outcomes(cluster.ask(node, m.ExtendRequest(got, seconds, 0.0)))
 
 
 def attempts(cluster: Cluster) -> list[int]:
@@ -116,20 +101,20 @@ def test_an_extension_is_for_the_owner_alone_once_its_hold_is_over(seconds: floa
 def test_an_ack_and_a_reject_settle_what_is_claimed() -> None:
     cluster, got = claimed()
     cluster.advance(10)
-    assert outcomes(cluster.ask("c", AckRequest(got))) == ["acked"]
+    assert outcomes(cluster.ask("c", m.AckRequest(got))) == ["acked"]
     cluster.advance(CLAIM_S)
     assert attempts(cluster) == []
     cluster, got = claimed()
     cluster.advance(10)
-    assert outcomes(cluster.ask("c", RejectRequest(got, 5.0))) == ["ok"]
-    assert outcomes(cluster.ask("a", RejectRequest(got, 5.0))) == ["ok"], "a retry"
+    assert outcomes(cluster.ask("c", m.RejectRequest(got, 5.0))) == ["ok"]
+    assert outcomes(cluster.ask("a", m.RejectRequest(got, 5.0))) == ["ok"], "a retry"
     assert attempts(cluster) == []
     cluster.advance(6)
     assert attempts(cluster) == [2]
     assert extend(cluster, "a", got, CLAIM_S) == [Code.HOLD_LOST]
     cluster, got = claimed()
     cluster.advance(10)
-    assert outcomes(cluster.ask("c", RejectRequest(got, death=DEATH))) == ["ok"]
+    assert outcomes(cluster.ask("c", m.RejectRequest(got, death=DEATH))) == ["ok"]
     assert peek(cluster, "dead") == [(0, 1, "dead")]
 
 
@@ -137,9 +122,9 @@ def test_a_reject_of_what_was_purged_ends_the_claim_for_good() -> None:
     """Nothing else that is written then tells the next start that the claim is over."""
     cluster, got = claimed()
     cluster.advance(1)
-    assert isinstance(cluster.ask("a", PurgeRequest("jobs", 0, "g")), PurgeReply)
+    assert isinstance(cluster.ask("a", m.PurgeRequest("jobs", 0, "g")), m.PurgeReply)
     assert claims(cluster) == 3
-    assert outcomes(cluster.ask("c", RejectRequest(got))) == [Code.ALREADY_SETTLED]
+    assert outcomes(cluster.ask("c", m.RejectRequest(got))) == [Code.ALREADY_SETTLED]
     assert claims(cluster) == 0
     cluster.crash("abc")
     assert claims(cluster) == 0
@@ -155,9 +140,9 @@ def claims(cluster: Cluster) -> int:
 def test_a_dead_letter_of_its_owner_ends_the_claim_for_good() -> None:
     """The journal has the claim, and behind it the record that ends it: redriven, the message is delivered at once."""
     cluster, got = claimed()
-    assert outcomes(cluster.ask("a", RejectRequest(got, death=DEATH))) == ["ok"]
+    assert outcomes(cluster.ask("a", m.RejectRequest(got, death=DEATH))) == ["ok"]
     cluster.crash("abc", CLAIM_S / 2)
-    assert outcomes(cluster.ask("b", RedriveRequest("jobs", 0, "g", dead_entries(cluster)))) == ["ok"]
+    assert outcomes(cluster.ask("b", m.RedriveRequest("jobs", 0, "g", dead_entries(cluster)))) == ["ok"]
     assert attempts(cluster) == [1]
 
 
@@ -165,7 +150,7 @@ def test_a_hold_of_before_a_deletion_of_the_group_claims_nothing() -> None:
     """Seed 12200092: a deletion ends all claims of the group, and a hold of before runs on."""
     cluster = with_messages(1, hold_time_max=4.0)
     first = receipts(cluster.ask("b", fetch(hold_time=HOLD_S)))
-    assert outcomes(cluster.ask("b", RejectRequest(first, death=DEATH))) == ["ok"]
+    assert outcomes(cluster.ask("b", m.RejectRequest(first, death=DEATH))) == ["ok"]
     got = receipts(cluster.ask("a", fetch("g!dead", hold_time=HOLD_S)))
     deleted(cluster)
     created(cluster)
@@ -189,7 +174,7 @@ def test_an_ack_of_another_delivery_ends_a_claim() -> None:
     cluster.advance(HOLD_S + 1)
     got = receipts(cluster.ask("a", fetch(hold_time=HOLD_S)))
     assert extend(cluster, "b", got, CLAIM_S) == ["ok"]
-    assert outcomes(cluster.ask("c", AckRequest(late))) == ["acked_after_expiry"]
+    assert outcomes(cluster.ask("c", m.AckRequest(late))) == ["acked_after_expiry"]
     assert claims(cluster) == 0
     cluster.advance(HOLD_S + 1)
     rewind(cluster)
@@ -199,8 +184,8 @@ def test_an_ack_of_another_delivery_ends_a_claim() -> None:
 def test_a_claim_that_reached_one_replica_does_not_hide_the_message_from_the_next() -> None:
     cluster = with_messages(1, hold_time_max=4.0)
     got = receipts(cluster.ask("a", fetch(hold_time=HOLD_S)))
-    cluster.drop = lambda sender, to, message: sender != to and isinstance(message, Extend | ExtendReply)
-    assert outcomes(cluster.ask("a", ExtendRequest(got, CLAIM_S, 0.0), 6)) == [Code.OUTCOME_UNKNOWN]
+    cluster.drop = lambda sender, to, message: sender != to and isinstance(message, m.Extend | m.ExtendReply)
+    assert outcomes(cluster.ask("a", m.ExtendRequest(got, CLAIM_S, 0.0), 6)) == [Code.OUTCOME_UNKNOWN]
     cluster.hear_all()
     assert attempts(cluster) == [2]
     cluster.advance(5)
@@ -231,19 +216,19 @@ def test_a_claim_is_refused_where_it_cannot_be_written_and_beyond_a_week(
 ) -> None:
     cluster = with_messages(1, hold_time_max=4.0)
     got = receipts(cluster.ask("a", fetch(hold_time=HOLD_S)))
-    check_failed(cluster.ask("a", ExtendRequest(got, 8 * 86400.0, 0.0)), None, "604800")
+    check_failed(cluster.ask("a", m.ExtendRequest(got, 8 * 86400.0, 0.0)), None, "604800")
     for core in cluster.nodes.values():
         core.state.capacity = Capacity.FIRST
     assert extend(cluster, "a", got, CLAIM_S) == [Code.STORAGE_FULL]
     assert extend(cluster, "a", got, HOLD_S) == ["ok"]
 
 
-def half_claimed(*nodes: str) -> tuple[Cluster, tuple[ReceiptPart, ...]]:
+def half_claimed(*nodes: str) -> tuple[Cluster, tuple[m.ReceiptPart, ...]]:
     """Return a cluster in which only `a` and ``nodes`` know the claim of the one message, whose hold is over."""
     cluster = with_messages(1, hold_time_max=4.0)
     got = receipts(cluster.ask("a", fetch(hold_time=HOLD_S)))
-    cluster.drop = lambda sender, to, message: isinstance(message, Extend) and to not in nodes
-    assert outcomes(cluster.ask("a", ExtendRequest(got, CLAIM_S, 0.0), 6)) == [
+    cluster.drop = lambda sender, to, message: isinstance(message, m.Extend) and to not in nodes
+    assert outcomes(cluster.ask("a", m.ExtendRequest(got, CLAIM_S, 0.0), 6)) == [
         "ok" if nodes else Code.OUTCOME_UNKNOWN
     ]
     cluster.hear_all()
@@ -259,9 +244,9 @@ def another(cluster: Cluster) -> None:
 
 def test_a_node_that_missed_a_claim_asks_seldom_and_delivers_younger_messages() -> None:
     cluster, _ = half_claimed("b")
-    asked: list[Hold] = []
+    asked: list[m.Hold] = []
     cluster.drop = lambda sender, to, message: bool(
-        sender == "c" and isinstance(message, Hold) and asked.append(message)
+        sender == "c" and isinstance(message, m.Hold) and asked.append(message)
     )
     assert receipts(cluster.ask("c", fetch(wait=10.0, hold_time=HOLD_S), 10.5)) == ()
     assert len(asked) <= 2 * 4, "every few seconds, and not every round trip"
@@ -275,8 +260,8 @@ def test_a_claim_that_failed_does_not_spread_when_replicas_compare() -> None:
     cluster.advance(CLAIM_S / 10)
     another(cluster)
     got = receipts(cluster.ask("a", fetch(hold_time=HOLD_S)))
-    cluster.drop = lambda sender, to, message: isinstance(message, Ack)
-    cluster.submit("a", AckRequest(got))  # it reaches this node alone
+    cluster.drop = lambda sender, to, message: isinstance(message, m.Ack)
+    cluster.submit("a", m.AckRequest(got))  # it reaches this node alone
     cluster.hear_all(5)
     for node in "bc":
         (replica,) = cluster.nodes[node].replicas.values()
@@ -294,7 +279,7 @@ def test_a_wiped_replica_learns_claims_of_producers_that_have_no_other_state() -
     assert replica.group("g").claims
 
 
-@pytest.mark.parametrize("settle", [AckRequest, RejectRequest])
+@pytest.mark.parametrize("settle", [m.AckRequest, m.RejectRequest])
 def test_a_delivery_of_before_a_rewind_can_end_its_claim(settle: type) -> None:
     cluster, got = claimed()
     cluster.advance(10)
@@ -311,21 +296,21 @@ def test_nothing_that_keeps_messages_is_written_on_a_full_disk_and_a_resumption_
     for core in cluster.nodes.values():
         core.state.capacity = Capacity.SECOND
     assert extend(cluster, "a", got, HOLD_S) == [Code.STORAGE_FULL], "the claim would be prolonged"
-    check_failed(cluster.ask("a", PauseGroup("jobs", "g", True)), Code.STORAGE_FULL)
+    check_failed(cluster.ask("a", m.PauseGroup("jobs", "g", True)), Code.STORAGE_FULL)
     for core in cluster.nodes.values():
         core.state.capacity = Capacity.PLENTY
-    assert isinstance(cluster.ask("a", PauseGroup("jobs", "g", True)), GroupReply)
+    assert isinstance(cluster.ask("a", m.PauseGroup("jobs", "g", True)), m.GroupReply)
     for core in cluster.nodes.values():
         core.state.capacity = Capacity.SECOND
-    assert isinstance(cluster.ask("a", PauseGroup("jobs", "g", False)), GroupReply), "acks make room"
+    assert isinstance(cluster.ask("a", m.PauseGroup("jobs", "g", False)), m.GroupReply), "acks make room"
 
 
 def test_an_extension_of_a_hold_waits_for_no_disk_though_another_message_was_claimed() -> None:
     cluster, _ = claimed()
     another(cluster)
     got = receipts(cluster.ask("a", fetch(hold_time=HOLD_S)))
-    sent: list[Extend] = []
-    cluster.drop = lambda sender, to, message: isinstance(message, Extend) and bool(sent.append(message))
+    sent: list[m.Extend] = []
+    cluster.drop = lambda sender, to, message: isinstance(message, m.Extend) and bool(sent.append(message))
     assert extend(cluster, "b", got, HOLD_S) == ["ok"]
     (replica,) = cluster.nodes["b"].replicas.values()
     assert replica.on_extend(sent[0], cluster.clocks("b"))[1] == []
@@ -335,17 +320,19 @@ def test_replicas_compare_alike_while_a_claim_stands_that_one_of_them_missed() -
     """An older REJECT's delay is compared, and a claim must not hide it: else its producer id would come every 2 s."""
     cluster = with_messages(1, hold_time_max=4.0)
     got = receipts(cluster.ask("a", fetch(hold_time=HOLD_S)))
-    assert outcomes(cluster.ask("a", RejectRequest(got, 0.5))) == ["ok"]
+    assert outcomes(cluster.ask("a", m.RejectRequest(got, 0.5))) == ["ok"]
     cluster.advance(1)
     got = receipts(cluster.ask("a", fetch(hold_time=HOLD_S)))
-    cluster.drop = lambda sender, to, message: to == "c" and isinstance(message, Extend)
+    cluster.drop = lambda sender, to, message: to == "c" and isinstance(message, m.Extend)
     assert extend(cluster, "a", got, CLAIM_S) == ["ok"]
     cluster.advance(10)
     views = [next(iter(core.replicas.values())).group("g") for core in cluster.nodes.values()]
     assert [view.claims for view in views] == [True, True, False]
     assert len({view.content(producer_id) for view in views for producer_id in view.leases.runs}) == 1
     states: list[object] = []
-    cluster.drop = lambda sender, to, message: isinstance(message, SyncState) and bool(states.append(message))
+    cluster.drop = lambda sender, to, message: (
+        isinstance(message, m.SyncState) and bool(states.append(message))
+    )
     cluster.advance(10)
     assert not states
     cluster.advance(CLAIM_S)
@@ -355,7 +342,7 @@ def test_replicas_compare_alike_while_a_claim_stands_that_one_of_them_missed() -
 def test_a_claim_and_an_older_delay_outlive_a_start_each() -> None:
     cluster = with_messages(1, hold_time_max=4.0)
     got = receipts(cluster.ask("a", fetch(hold_time=HOLD_S)))
-    assert outcomes(cluster.ask("a", RejectRequest(got, 0.5))) == ["ok"]
+    assert outcomes(cluster.ask("a", m.RejectRequest(got, 0.5))) == ["ok"]
     cluster.advance(1)
     assert extend(cluster, "b", receipts(cluster.ask("a", fetch(hold_time=HOLD_S))), CLAIM_S) == ["ok"]
     cluster.crash("abc")

@@ -8,19 +8,7 @@ from typing import Any
 
 import pytest
 
-from quorumq.core.messages import (
-    AckRequest,
-    ExtendRequest,
-    Failed,
-    HoldsRequest,
-    PeekRequest,
-    Publish,
-    PublishReply,
-    RedriveRequest,
-    RejectRequest,
-    SpanRecord,
-    StoreReply,
-)
+from quorumq.core import messages as m
 from quorumq.core.messages.effects import DiskFull
 from quorumq.core.node.nodecore import NodeCore
 from quorumq.core.values.types import Death, Now, Span, Stamp
@@ -32,11 +20,11 @@ def test_publish_fetch_ack_through_three_nodes() -> None:
     cluster, _, producer_id = with_session()
     got = receipts(cluster.ask("b", fetch()))
     assert [item.receipt.span for item in got] == [(producer_id, 0, 10)]
-    assert outcomes(cluster.ask("c", AckRequest(got))) == ["acked"]
-    assert outcomes(cluster.ask("a", AckRequest(got))) == ["acked"]
+    assert outcomes(cluster.ask("c", m.AckRequest(got))) == ["acked"]
+    assert outcomes(cluster.ask("a", m.AckRequest(got))) == ["acked"]
     cluster.advance(30)
     assert receipts(cluster.ask("a", fetch())) == ()
-    assert outcomes(cluster.ask("a", AckRequest(got))) == ["acked_unproven"], (
+    assert outcomes(cluster.ask("a", m.AckRequest(got))) == ["acked_unproven"], (
         "a retry may hear a weaker answer: the memory of ballots went with the payload"
     )
 
@@ -51,8 +39,8 @@ def test_a_held_message_is_delivered_again_after_its_hold_and_not_before() -> No
     again = receipts(reply)
     assert reply.slices[0].deliveries[0].attempt == 2
     assert again[0].receipt.owner.ballot > first[0].receipt.owner.ballot
-    assert outcomes(cluster.ask("c", AckRequest(first))) == ["acked_after_expiry"]
-    assert outcomes(cluster.ask("c", AckRequest(again))) == ["acked"]
+    assert outcomes(cluster.ask("c", m.AckRequest(first))) == ["acked_after_expiry"]
+    assert outcomes(cluster.ask("c", m.AckRequest(again))) == ["acked"]
 
 
 def test_time_wakes_a_node_at_its_own_deadlines_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,10 +62,10 @@ def test_time_wakes_a_node_at_its_own_deadlines_only(monkeypatch: pytest.MonkeyP
 def test_a_parked_fetch_is_answered_by_the_publish_that_satisfies_it() -> None:
     cluster, topic, producer_id = with_session(1)
     got = receipts(cluster.ask("a", fetch()))
-    cluster.ask("a", AckRequest(got))
+    cluster.ask("a", m.AckRequest(got))
     key = cluster.submit("b", fetch(wait=1.0))
     assert key not in cluster.replies
-    cluster.ask("c", Publish(cluster.batch(topic, producer_id, 1, [b"next"])))
+    cluster.ask("c", m.Publish(cluster.batch(topic, producer_id, 1, [b"next"])))
     assert len(receipts(cluster.replies[key])) == 1
 
 
@@ -94,33 +82,33 @@ def test_a_parked_fetch_ends_empty_after_a_tenth_of_its_hold_time() -> None:
 def test_reject_requeues_now_or_after_its_delay() -> None:
     cluster = with_messages(1)
     got = receipts(cluster.ask("a", fetch()))
-    assert outcomes(cluster.ask("b", RejectRequest(got, 0.0))) == ["ok"]
+    assert outcomes(cluster.ask("b", m.RejectRequest(got, 0.0))) == ["ok"]
     reply = cluster.ask("c", fetch())
     assert reply.slices[0].deliveries[0].attempt == 2
-    assert outcomes(cluster.ask("b", RejectRequest(receipts(reply), 3.0))) == ["ok"]
+    assert outcomes(cluster.ask("b", m.RejectRequest(receipts(reply), 3.0))) == ["ok"]
     assert receipts(cluster.ask("a", fetch())) == ()
     cluster.advance(3.1)
     again = receipts(cluster.ask("a", fetch()))
     assert len(again) == 1
-    assert outcomes(cluster.ask("b", RejectRequest(got, 0.0))) == ["hold-lost"]
+    assert outcomes(cluster.ask("b", m.RejectRequest(got, 0.0))) == ["hold-lost"]
 
 
 def test_dead_letter_and_redrive() -> None:
     cluster = with_messages(1)
     got = receipts(cluster.ask("a", fetch()))
     death = Death(Stamp(0, ""), "rejected", "ValueError", "no such thing")
-    assert outcomes(cluster.ask("b", RejectRequest(got, 0.0, death))) == ["ok"]
+    assert outcomes(cluster.ask("b", m.RejectRequest(got, 0.0, death))) == ["ok"]
     assert receipts(cluster.ask("c", fetch())) == ()
-    page = cluster.ask("c", PeekRequest("jobs", 0, "g", "dead", (0, 0), 100))
+    page = cluster.ask("c", m.PeekRequest("jobs", 0, "g", "dead", (0, 0), 100))
     assert [item.record.letter.error_class for item in page.items] == ["ValueError"]
-    entries = tuple(SpanRecord(item.span, item.record) for item in page.items)
+    entries = tuple(m.SpanRecord(item.span, item.record) for item in page.items)
     for node in "aab":
-        assert outcomes(cluster.ask(node, RedriveRequest("jobs", 0, "g", entries))) == ["ok"]
+        assert outcomes(cluster.ask(node, m.RedriveRequest("jobs", 0, "g", entries))) == ["ok"]
     again = receipts(cluster.ask("c", fetch()))
     assert len(again) == 1
     assert again[0].receipt.n == 1
-    assert outcomes(cluster.ask("c", AckRequest(again))) == ["acked"]
-    assert outcomes(cluster.ask("a", RedriveRequest("jobs", 0, "g", entries))) == ["already-settled"]
+    assert outcomes(cluster.ask("c", m.AckRequest(again))) == ["acked"]
+    assert outcomes(cluster.ask("a", m.RedriveRequest("jobs", 0, "g", entries))) == ["already-settled"]
 
 
 def test_a_repeated_reject_to_the_dead_letters_finds_its_own_ballot_in_the_record() -> None:
@@ -130,8 +118,8 @@ def test_a_repeated_reject_to_the_dead_letters_finds_its_own_ballot_in_the_recor
     got = receipts(cluster.ask("a", fetch()))
     death = Death(Stamp(0, ""), "rejected")
     for node in "bca":
-        assert outcomes(cluster.ask(node, RejectRequest(got, 0.0, death))) == ["ok"]
-    assert outcomes(cluster.ask("b", RejectRequest(late, 0.0, death))) == ["hold-lost"]
+        assert outcomes(cluster.ask(node, m.RejectRequest(got, 0.0, death))) == ["ok"]
+    assert outcomes(cluster.ask("b", m.RejectRequest(late, 0.0, death))) == ["hold-lost"]
 
 
 def test_the_delivery_limit_ends_in_a_dead_letter() -> None:
@@ -141,7 +129,7 @@ def test_the_delivery_limit_ends_in_a_dead_letter() -> None:
         cluster.advance(1.5)
     assert receipts(cluster.ask("b", fetch())) == ()
     cluster.advance(6.0)
-    page = cluster.ask("c", PeekRequest("jobs", 0, "g", "dead", (0, 0), 100))
+    page = cluster.ask("c", m.PeekRequest("jobs", 0, "g", "dead", (0, 0), 100))
     assert [item.record.letter.reason for item in page.items] == ["max-deliveries"]
 
 
@@ -149,11 +137,11 @@ def test_extend_keeps_a_hold_and_revives_none() -> None:
     cluster = with_messages(1)
     got = receipts(cluster.ask("a", fetch(hold_time=5.0)))
     cluster.advance(4)
-    assert outcomes(cluster.ask("b", ExtendRequest(got, 5.0, 4.0))) == ["ok"]
+    assert outcomes(cluster.ask("b", m.ExtendRequest(got, 5.0, 4.0))) == ["ok"]
     cluster.advance(4)
     assert receipts(cluster.ask("c", fetch())) == ()
     cluster.advance(2)
-    assert outcomes(cluster.ask("b", ExtendRequest(got, 5.0, 4.0))) == ["hold-lost"]
+    assert outcomes(cluster.ask("b", m.ExtendRequest(got, 5.0, 4.0))) == ["hold-lost"]
     assert len(receipts(cluster.ask("c", fetch()))) == 1
 
 
@@ -161,11 +149,11 @@ def test_one_node_down_changes_nothing_and_it_catches_up() -> None:
     cluster, topic, producer_id = with_session(10, hold_time_max=10.0)
     cluster.kill("b")
     assert isinstance(
-        cluster.ask("a", Publish(cluster.batch(topic, producer_id, 10, [b"x"] * 10))), PublishReply
+        cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 10, [b"x"] * 10))), m.PublishReply
     )
     got = receipts(cluster.ask("c", fetch(most=5)))
-    assert outcomes(cluster.ask("a", AckRequest(got))) == ["acked"]
-    cluster.drop = lambda sender, to, message: isinstance(message, HoldsRequest)
+    assert outcomes(cluster.ask("a", m.AckRequest(got))) == ["acked"]
+    cluster.drop = lambda sender, to, message: isinstance(message, m.HoldsRequest)
     cluster.start("b", 8)
     assert cluster.nodes["b"].replicas[next(iter(cluster.nodes["b"].replicas))].batches.present.messages == 20
     assert cluster.nodes["b"].context.quarantine_left(cluster.now), "nobody has told it of its holds"
@@ -189,7 +177,7 @@ def test_a_clean_restart_keeps_its_holds_and_needs_no_quarantine() -> None:
 def test_all_nodes_killed_at_once_come_back_after_quarantine() -> None:
     cluster = with_messages(10, hold_time_max=10.0)
     got = receipts(cluster.ask("b", fetch(most=4)))
-    cluster.ask("a", AckRequest(got))
+    cluster.ask("a", m.AckRequest(got))
     cluster.crash("abc", 10.3)
     assert sum(item.receipt.span.size for item in receipts(cluster.ask("c", fetch()))) == 6
 
@@ -198,14 +186,14 @@ def test_rf_1() -> None:
     cluster, topic, _ = with_session(3, rf=1)
     home = topic.replicas[0][0]
     got = receipts(cluster.ask(home, fetch()))
-    assert outcomes(cluster.ask("b", AckRequest(got))) == ["acked"]
+    assert outcomes(cluster.ask("b", m.AckRequest(got))) == ["acked"]
 
 
 def test_single_node() -> None:
     cluster = Cluster(1)
     published(cluster, 3, rf=1)
     got = receipts(cluster.ask("a", fetch()))
-    assert outcomes(cluster.ask("a", AckRequest(got))) == ["acked"]
+    assert outcomes(cluster.ask("a", m.AckRequest(got))) == ["acked"]
 
 
 def test_no_one_waits_for_a_replica_that_could_not_be_asked() -> None:
@@ -213,7 +201,7 @@ def test_no_one_waits_for_a_replica_that_could_not_be_asked() -> None:
     got = receipts(cluster.ask("a", fetch(hold_time=5.0)))
     cluster.kill("c")
     cluster.crash("b")
-    assert outcomes(cluster.ask("a", AckRequest(got))) == ["acked_unproven"]
+    assert outcomes(cluster.ask("a", m.AckRequest(got))) == ["acked_unproven"]
 
 
 def test_full_disks_are_the_answer_only_if_no_replica_that_was_asked_can_have_stored_it() -> None:
@@ -222,13 +210,13 @@ def test_full_disks_are_the_answer_only_if_no_replica_that_was_asked_can_have_st
     batch = cluster.batch(topic, producer_id, 10, [b"x"])
     cluster.feed("a", DiskFull(True))
     cluster.feed("b", DiskFull(True))
-    cluster.drop = lambda sender, to, message: isinstance(message, StoreReply) and sender == "c"
-    answer = cluster.ask("a", Publish(batch), 6, of=Failed)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.StoreReply) and sender == "c"
+    answer = cluster.ask("a", m.Publish(batch), 6, of=m.Failed)
     assert answer.code == "outcome-unknown", "c has it"
     assert "reserve of disk space" in answer.detail
     cluster.feed("c", DiskFull(True))
     cluster.hear_all()
-    check_failed(cluster.ask("a", Publish(cluster.batch(topic, producer_id, 11, [b"y"]))), "storage-full")
+    check_failed(cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 11, [b"y"]))), "storage-full")
 
 
 @pytest.mark.parametrize("limit", ["max_messages", "max_bytes"])
@@ -239,7 +227,7 @@ def test_messages_won_in_earlier_rounds_count_against_the_limits_of_a_fetch(limi
     key = cluster.submit("a", fetch(least=4, wait=5.0)._replace(**{limit: most[limit]}))
     assert key not in cluster.replies, "it has three, and waits for one more"
     # Through a node that has no HOLD to ride on it.
-    cluster.ask("b", Publish(cluster.batch(topic, producer_id, 3, [b"x"] * 5)), of=PublishReply)
+    cluster.ask("b", m.Publish(cluster.batch(topic, producer_id, 3, [b"x"] * 5)), of=m.PublishReply)
     cluster.advance(1.0)
     assert sum(item.receipt.span.size for item in receipts(cluster.replies[key])) == 4
     assert sum(item.receipt.span.size for item in receipts(cluster.ask("c", fetch()))) == 4

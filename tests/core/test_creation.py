@@ -4,31 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from quorumq.core import messages as m
 from quorumq.core.cluster.topics import first_topic
-from quorumq.core.messages import (
-    Accept,
-    AlterTopic,
-    CreateTopic,
-    DeleteGroup,
-    DeleteTopic,
-    Envelope,
-    Failed,
-    Metadata,
-    OpenSession,
-    PeerMessage,
-    Prepare,
-    ProposalReply,
-    Publish,
-    PublishReply,
-    PutGroup,
-    PutReply,
-    PutTopic,
-    RegistersReply,
-    ResyncReply,
-    SetGroup,
-    SyncTopics,
-    TopicReply,
-)
 from quorumq.core.messages.effects import Effect, LinkDown, Persist, Received, Send
 from quorumq.core.messages.records import DecisionPut, TopicPut
 from quorumq.core.values.types import Group, Instance, NodeId, Span, Stamp, Topic, topic_id
@@ -40,12 +17,12 @@ from tests.seeds import seeds
 
 
 def created(reply: object) -> Topic:
-    assert isinstance(reply, TopicReply), reply
+    assert isinstance(reply, m.TopicReply), reply
     return reply.topic
 
 
 def is_conflict(reply: object) -> bool:
-    return isinstance(reply, Failed) and reply.code == "conflict"
+    return isinstance(reply, m.Failed) and reply.code == "conflict"
 
 
 def answer(cluster: Cluster, key: int) -> object:
@@ -67,9 +44,9 @@ def payload(cluster: Cluster, topic: Topic) -> list[int]:
 
 
 def filled(cluster: Cluster, topic: Topic, node: str) -> None:
-    producer_id = cluster.ask(node, OpenSession()).producer_id  # type: ignore[union-attr]
+    producer_id = cluster.ask(node, m.OpenSession()).producer_id  # type: ignore[union-attr]
     assert isinstance(
-        cluster.ask(node, Publish(cluster.batch(topic, producer_id, 0, [b"m"] * 5))), PublishReply
+        cluster.ask(node, m.Publish(cluster.batch(topic, producer_id, 0, [b"m"] * 5))), m.PublishReply
     )
 
 
@@ -79,17 +56,17 @@ def filled(cluster: Cluster, topic: Topic, node: str) -> None:
 def test_a_refusal_to_an_uninformed_node_destroys_nothing() -> None:
     cluster = Cluster()
     cluster.drop = lambda sender, to, message: (
-        to == "a" and sender != "a" and isinstance(message, PutTopic | SyncTopics)
+        to == "a" and sender != "a" and isinstance(message, m.PutTopic | m.SyncTopics)
     )
-    topic = created(cluster.ask("b", CreateTopic("jobs", 3)))
+    topic = created(cluster.ask("b", m.CreateTopic("jobs", 3)))
     filled(cluster, topic, "b")
-    assert is_conflict(cluster.ask("a", CreateTopic("jobs", 1)))
+    assert is_conflict(cluster.ask("a", m.CreateTopic("jobs", 1)))
     cluster.hear_all(10.0)
     assert cluster.nodes["a"].topic_named("jobs") == topic, "what a serves is what there is"
-    other = first_topic(CreateTopic("jobs", 1), cluster.names, 0, Stamp(1, "a"))
-    producer_id = cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
+    other = first_topic(m.CreateTopic("jobs", 1), cluster.names, 0, Stamp(1, "a"))
+    producer_id = cluster.ask("a", m.OpenSession()).producer_id  # type: ignore[union-attr]
     for node in "abc":
-        check_failed(cluster.ask(node, Publish(cluster.batch(other, producer_id, 0, [b"x"]))), "not-found")
+        check_failed(cluster.ask(node, m.Publish(cluster.batch(other, producer_id, 0, [b"x"]))), "not-found")
     assert payload(cluster, topic) == [5, 5, 5]
 
 
@@ -97,13 +74,13 @@ def test_a_refusal_to_an_uninformed_node_destroys_nothing() -> None:
 def test_a_creation_on_the_minority_side_of_a_cut_serves_nothing(rf: int) -> None:
     cluster = Cluster()
     cluster.drop = lambda sender, to, message: sender != to and "a" in (sender, to)
-    key = cluster.submit("a", CreateTopic("jobs", rf, 2))
-    topic = created(cluster.ask("b", CreateTopic("jobs", 3, 4)))
+    key = cluster.submit("a", m.CreateTopic("jobs", rf, 2))
+    topic = created(cluster.ask("b", m.CreateTopic("jobs", 3, 4)))
     filled(cluster, topic, "b")
     check_failed(answer(cluster, key), "outcome-unknown")
     assert not cluster.nodes["a"].topics
     cluster.hear_all(10.0)
-    assert is_conflict(cluster.ask("a", CreateTopic("jobs", rf, 2)))
+    assert is_conflict(cluster.ask("a", m.CreateTopic("jobs", rf, 2)))
     assert [core.catalogue.register_named("jobs") for core in cluster.nodes.values()] == [topic] * 3
     assert payload(cluster, topic) == [5, 5, 5]
 
@@ -113,11 +90,11 @@ def test_a_creation_that_loses_moves_no_output() -> None:
     cluster = Cluster()
     late = held_back(
         cluster,
-        lambda sender, to, message: sender + to == "bc" and isinstance(message, Accept),
+        lambda sender, to, message: sender + to == "bc" and isinstance(message, m.Accept),
         lambda sender, to, message: {sender, to} == {"a", "b"},
     )
-    loser = cluster.submit("b", CreateTopic("out", 3, 2))
-    made = created(cluster.ask("a", CreateTopic("out", 3, 4)))
+    loser = cluster.submit("b", m.CreateTopic("out", 3, 2))
+    made = created(cluster.ask("a", m.CreateTopic("out", 3, 4)))
     cluster.hear_all()
     assert late
     for item in late:
@@ -131,8 +108,8 @@ def test_a_creation_that_loses_moves_no_output() -> None:
 def test_no_one_serves_finds_or_spreads_what_was_only_accepted() -> None:
     """A minority has accepted it, and its proposer is gone."""
     cluster = Cluster(5)
-    cluster.drop = lambda sender, to, message: isinstance(message, Accept) and to in "cde"
-    cluster.submit("a", CreateTopic("jobs", 1))
+    cluster.drop = lambda sender, to, message: isinstance(message, m.Accept) and to in "cde"
+    cluster.submit("a", m.CreateTopic("jobs", 1))
     cluster.crash("a")
     cluster.hear_all(10.0)
     assert (
@@ -145,8 +122,8 @@ def test_no_one_serves_finds_or_spreads_what_was_only_accepted() -> None:
     )
     for node in cluster.names:
         assert not cluster.nodes[node].topics
-        assert isinstance(cluster.ask(node, Metadata(("jobs",))), Failed)
-    cluster.ask("c", CreateTopic("jobs", 5))
+        assert isinstance(cluster.ask(node, m.Metadata(("jobs",))), m.Failed)
+    cluster.ask("c", m.CreateTopic("jobs", 5))
     (made,) = {core.topic_named("jobs") for core in cluster.nodes.values()}
     assert made is not None
 
@@ -159,13 +136,13 @@ def test_no_one_serves_finds_or_spreads_what_was_only_accepted() -> None:
 def test_two_creations_at_once_are_one_topic(nodes: int, alike: bool) -> None:
     cluster = Cluster(nodes)
     keys = [
-        cluster.submit(node, CreateTopic("jobs", 1, partitions, max_deliveries=4 if alike else partitions))
+        cluster.submit(node, m.CreateTopic("jobs", 1, partitions, max_deliveries=4 if alike else partitions))
         for node, partitions in (("a", 2), ("b", 2 if alike else 3))
     ]
     cluster.advance(10.0)
     replies = [cluster.replies[key] for key in keys]
     (one,) = {core.topic_named("jobs") for core in cluster.nodes.values()}
-    won = [reply for reply in replies if isinstance(reply, TopicReply)]
+    won = [reply for reply in replies if isinstance(reply, m.TopicReply)]
     assert len(won) == (2 if alike else 1)
     assert all(reply.topic == one for reply in won)
     assert all(is_conflict(reply) for reply in replies if reply not in won)
@@ -174,63 +151,63 @@ def test_two_creations_at_once_are_one_topic(nodes: int, alike: bool) -> None:
 def test_a_creation_that_won_is_created_though_it_was_changed_before_its_client_knew() -> None:
     cluster = Cluster()
     late = held_back(
-        cluster, lambda sender, to, message: isinstance(message, PutTopic) and sender == "a" and to != "a"
+        cluster, lambda sender, to, message: isinstance(message, m.PutTopic) and sender == "a" and to != "a"
     )
-    key = cluster.submit("a", CreateTopic("jobs", max_deliveries=9))
-    altered = cluster.ask("b", AlterTopic("jobs", max_deliveries=2), of=TopicReply)
+    key = cluster.submit("a", m.CreateTopic("jobs", max_deliveries=9))
+    altered = cluster.ask("b", m.AlterTopic("jobs", max_deliveries=2), of=m.TopicReply)
     cluster.hear_all()
     for item in late:
         hand_over(cluster, *item)
     assert created(answer(cluster, key)) == altered.topic
-    assert is_conflict(cluster.ask("a", CreateTopic("jobs", max_deliveries=9))), (
+    assert is_conflict(cluster.ask("a", m.CreateTopic("jobs", max_deliveries=9))), (
         "that is what it is not any more"
     )
 
 
 def test_the_next_creation_finds_the_value_that_a_majority_accepted() -> None:
     cluster = Cluster()
-    cluster.drop = lambda sender, to, message: isinstance(message, ProposalReply) and sender != to
+    cluster.drop = lambda sender, to, message: isinstance(message, m.ProposalReply) and sender != to
     silent = cluster.drop
     received: list[object] = []
 
     def keep(sender: str, to: str, message: object) -> bool:
-        if isinstance(message, ProposalReply) and sender == "b" and not received:
+        if isinstance(message, m.ProposalReply) and sender == "b" and not received:
             received.append(message)
             return False  # the promise
         return silent(sender, to, message)
 
     cluster.drop = keep
-    key = cluster.submit("a", CreateTopic("jobs", 1))
+    key = cluster.submit("a", m.CreateTopic("jobs", 1))
     check_failed(answer(cluster, key), "outcome-unknown")
     cluster.kill("a")
     cluster.hear_all()
-    assert is_conflict(cluster.ask("c", CreateTopic("jobs", 3))), "it was chosen, though nobody knew"
+    assert is_conflict(cluster.ask("c", m.CreateTopic("jobs", 3))), "it was chosen, though nobody knew"
     assert cluster.nodes["c"].topic_named("jobs").rf == 1  # type: ignore[union-attr]
 
 
 def test_a_topic_made_by_a_producer_takes_the_first_explicit_settings() -> None:
     cluster = Cluster()
-    first = created(cluster.ask("a", CreateTopic("jobs", implicit=True)))
+    first = created(cluster.ask("a", m.CreateTopic("jobs", implicit=True)))
     assert (first.born, first.partitions) == (1, 1)
-    made = created(cluster.ask("b", CreateTopic("jobs", partitions=4, max_deliveries=9)))
+    made = created(cluster.ask("b", m.CreateTopic("jobs", partitions=4, max_deliveries=9)))
     assert (made.id, made.made, made.born) == (first.id, first.made, 1)
     assert (made.partitions, made.max_deliveries) == (4, 9)
-    assert is_conflict(cluster.ask("c", CreateTopic("jobs", partitions=4, max_deliveries=5)))
-    assert created(cluster.ask("c", CreateTopic("jobs", implicit=True))) == made
+    assert is_conflict(cluster.ask("c", m.CreateTopic("jobs", partitions=4, max_deliveries=5)))
+    assert created(cluster.ask("c", m.CreateTopic("jobs", implicit=True))) == made
 
 
 def test_two_simultaneous_creations_of_an_implicit_topic_do_not_conflict() -> None:
     cluster = Cluster()
-    cluster.ask("a", CreateTopic("jobs", implicit=True))
+    cluster.ask("a", m.CreateTopic("jobs", implicit=True))
     late = held_back(
         cluster,
         lambda sender, to, message: (
-            sender == "a" and to == "c" and isinstance(message, PutTopic) and message.topic.partitions == 4
+            sender == "a" and to == "c" and isinstance(message, m.PutTopic) and message.topic.partitions == 4
         ),
         lambda sender, to, message: {sender, to} == {"a", "b"},
     )
-    one = cluster.submit("a", CreateTopic("jobs", partitions=4, max_deliveries=4))
-    other = cluster.submit("b", CreateTopic("jobs", partitions=2, max_deliveries=2))
+    one = cluster.submit("a", m.CreateTopic("jobs", partitions=4, max_deliveries=4))
+    other = cluster.submit("b", m.CreateTopic("jobs", partitions=2, max_deliveries=2))
     cluster.hear_all()
     for item in late:
         hand_over(cluster, *item)
@@ -249,7 +226,7 @@ def test_a_name_is_given_again_and_only_once() -> None:
     cluster = Cluster(5)
     for deletions in range(3):
         keys = [
-            cluster.submit(node, CreateTopic("jobs", rf, retention_s=float(rf)))
+            cluster.submit(node, m.CreateTopic("jobs", rf, retention_s=float(rf)))
             for node, rf in (("a", 1), ("e", 3))
         ]
         cluster.advance(10.0)
@@ -257,8 +234,8 @@ def test_a_name_is_given_again_and_only_once() -> None:
         assert one is not None
         assert one.deletions == deletions
         assert one.id == topic_id("jobs", one.rf, deletions)
-        assert sum(isinstance(cluster.replies[key], TopicReply) for key in keys) == 1
-        assert isinstance(cluster.ask("c", DeleteTopic("jobs", one.id)), TopicReply)
+        assert sum(isinstance(cluster.replies[key], m.TopicReply) for key in keys) == 1
+        assert isinstance(cluster.ask("c", m.DeleteTopic("jobs", one.id)), m.TopicReply)
     assert not any(core.catalogue.decisions for core in cluster.nodes.values())
 
 
@@ -268,10 +245,10 @@ def test_a_name_is_given_again_and_only_once() -> None:
 def half_chosen(cluster: Cluster) -> Topic:
     """a, b and c of five have accepted a topic, and a serves it. No other node knows that it was chosen."""
     cluster.drop = lambda sender, to, message: (
-        (isinstance(message, Prepare | Accept) and to in "de")
-        or (isinstance(message, PutTopic | SyncTopics) and sender != to)
+        (isinstance(message, m.Prepare | m.Accept) and to in "de")
+        or (isinstance(message, m.PutTopic | m.SyncTopics) and sender != to)
     )
-    cluster.submit("a", CreateTopic("jobs", 1))
+    cluster.submit("a", m.CreateTopic("jobs", 1))
     (topic,) = cluster.nodes["a"].topics.values()
     assert not any(cluster.nodes[node].topics for node in "bcde")
     return topic
@@ -281,7 +258,7 @@ def of_others(cluster: Cluster) -> Topic | None:
     """a and c are gone; d gets a different creation of the name."""
     cluster.kill("ac")
     cluster.hear_all()
-    cluster.submit("d", CreateTopic("jobs", 3))
+    cluster.submit("d", m.CreateTopic("jobs", 3))
     cluster.advance(6.0)
     return cluster.nodes["d"].topic_named("jobs")
 
@@ -321,30 +298,31 @@ def test_a_wiped_acceptor_learns_its_promise_from_peers() -> None:
     late: list[tuple[str, str, object]] = []
 
     def keep(sender: str, to: str, message: object) -> bool:
-        if isinstance(message, Accept) and sender == "a":
+        if isinstance(message, m.Accept) and sender == "a":
             late.append((sender, to, message))
             return True
-        return isinstance(message, PutTopic | SyncTopics) and sender != to
+        return isinstance(message, m.PutTopic | m.SyncTopics) and sender != to
 
     cluster.drop = keep
-    loser = cluster.submit("a", CreateTopic("jobs", 1))
+    loser = cluster.submit("a", m.CreateTopic("jobs", 1))
     cluster.drop = lambda sender, to, message: (
-        keep(sender, to, message) or (isinstance(message, Prepare | Accept) and sender == "e" and to in "ab")
+        keep(sender, to, message)
+        or (isinstance(message, m.Prepare | m.Accept) and sender == "e" and to in "ab")
     )
-    cluster.submit("e", CreateTopic("jobs", 3))  # c, d and e choose it, and e serves it
+    cluster.submit("e", m.CreateTopic("jobs", 3))  # c, d and e choose it, and e serves it
     assert cluster.nodes["e"].topic_named("jobs").rf == 3  # type: ignore[union-attr]
     cluster.kill("e")
     wipe(cluster, "c", 0.6)
     assert cluster.nodes["c"].state.trusted
-    cluster.drop = lambda sender, to, message: isinstance(message, PutTopic | SyncTopics) and sender != to
+    cluster.drop = lambda sender, to, message: isinstance(message, m.PutTopic | m.SyncTopics) and sender != to
     for item in [item for item in late if item[1] in "bc"]:
         hand_over(cluster, *item)
     served = cluster.nodes["a"].topic_named("jobs")
     assert served is None or served.rf == 3
     cluster.hear_all()
-    assert not isinstance(answer(cluster, loser), TopicReply)
+    assert not isinstance(answer(cluster, loser), m.TopicReply)
     cluster.start("e")
-    assert is_conflict(cluster.ask("a", CreateTopic("jobs", 1)))
+    assert is_conflict(cluster.ask("a", m.CreateTopic("jobs", 1)))
 
 
 @pytest.mark.parametrize("order", ["ac", "ca"])
@@ -353,29 +331,29 @@ def test_the_accepted_value_of_the_higher_ballot_is_proposed_again(
 ) -> None:
     """a alone has accepted its own; c, d and e have accepted e's, under a higher ballot: that is chosen."""
     cluster = Cluster(5)
-    registers = (PutTopic, SyncTopics, RegistersReply)
-    cluster.drop = lambda sender, to, message: isinstance(message, (Accept, *registers)) and sender != to
-    cluster.submit("a", CreateTopic("jobs", 1))
+    registers = (m.PutTopic, m.SyncTopics, m.RegistersReply)
+    cluster.drop = lambda sender, to, message: isinstance(message, (m.Accept, *registers)) and sender != to
+    cluster.submit("a", m.CreateTopic("jobs", 1))
     cluster.drop = lambda sender, to, message: (
         sender != to and (isinstance(message, registers) or bool({sender, to} & {"a", "b"}))
     )
-    cluster.submit("e", CreateTopic("jobs", 3))
+    cluster.submit("e", m.CreateTopic("jobs", 3))
     made = cluster.nodes["e"].topic_named("jobs")
     assert made is not None
     late: dict[str, object] = {}
 
     def keep(sender: str, to: str, message: object) -> bool:
-        if isinstance(message, ProposalReply) and to == "b" and sender != "b":
+        if isinstance(message, m.ProposalReply) and to == "b" and sender != "b":
             late.setdefault(sender, message)
             return True
         return sender != to and (isinstance(message, registers) or "e" in (sender, to))
 
     cluster.drop = keep
     cluster.nodes["b"].state.clock.value += 1 << 20  # above all that was promised
-    key = cluster.submit("b", CreateTopic("jobs", 5))
+    key = cluster.submit("b", m.CreateTopic("jobs", 5))
     proposed: list[Topic] = []
     cluster.drop = lambda sender, to, message: (
-        isinstance(message, Accept) and sender == "b" and bool(proposed.append(message.topic) or True)
+        isinstance(message, m.Accept) and sender == "b" and bool(proposed.append(message.topic) or True)
     )
     for sender in order:
         hand_over(cluster, sender, "b", late[sender])
@@ -386,23 +364,23 @@ def test_the_accepted_value_of_the_higher_ballot_is_proposed_again(
 def test_an_instance_that_is_over_is_not_begun_again_by_a_node_that_knows_none() -> None:
     cluster = Cluster()
     cluster.drop = lambda sender, to, message: sender != to and "c" in (sender, to)
-    old = created(cluster.ask("a", CreateTopic("jobs", 1)))
-    assert isinstance(cluster.ask("a", DeleteTopic("jobs", old.id)), TopicReply)
-    made = created(cluster.ask("a", CreateTopic("jobs", 3)))
+    old = created(cluster.ask("a", m.CreateTopic("jobs", 1)))
+    assert isinstance(cluster.ask("a", m.DeleteTopic("jobs", old.id)), m.TopicReply)
+    made = created(cluster.ask("a", m.CreateTopic("jobs", 3)))
     assert made.deletions == 1
-    cluster.drop = lambda sender, to, message: isinstance(message, SyncTopics)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.SyncTopics)
     assert not cluster.nodes["c"].topics
-    assert is_conflict(cluster.ask("c", CreateTopic("jobs", 1)))
+    assert is_conflict(cluster.ask("c", m.CreateTopic("jobs", 1)))
     assert cluster.nodes["c"].topic_named("jobs") == made
 
 
 def test_a_node_that_is_learning_answers_no_proposal() -> None:
     cluster = Cluster()
-    cluster.drop = lambda sender, to, message: isinstance(message, ResyncReply)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.ResyncReply)
     wipe(cluster, "b")
     cluster.kill("c")
-    key = cluster.submit("a", CreateTopic("jobs", 1))
-    assert isinstance(answer(cluster, key), Failed)
+    key = cluster.submit("a", m.CreateTopic("jobs", 1))
+    assert isinstance(answer(cluster, key), m.Failed)
     assert not cluster.nodes["b"].catalogue.decisions
     assert not cluster.nodes["a"].topics
 
@@ -410,28 +388,28 @@ def test_a_node_that_is_learning_answers_no_proposal() -> None:
 @pytest.mark.parametrize(
     "request_",
     [
-        CreateTopic("new", 1),
-        SetGroup("jobs", "new"),
-        SetGroup("jobs", "new", "latest"),
-        DeleteGroup("jobs", "old"),
+        m.CreateTopic("new", 1),
+        m.SetGroup("jobs", "new"),
+        m.SetGroup("jobs", "new", "latest"),
+        m.DeleteGroup("jobs", "old"),
     ],
     ids=["topic", "group", "group from latest", "deletion"],
 )
 def test_a_refusal_that_comes_before_a_vote_is_no_vote(
-    request_: CreateTopic | SetGroup | DeleteGroup,
+    request_: m.CreateTopic | m.SetGroup | m.DeleteGroup,
 ) -> None:
     """b and c is not trusted, and e is down: a and d are no majority, however late d answers."""
     cluster = Cluster(5)
     cluster.topic()
-    cluster.ask("a", SetGroup("jobs", "old"))
+    cluster.ask("a", m.SetGroup("jobs", "old"))
     cluster.advance(1.0)
     late: list[object] = []
 
     def keep(sender: str, to: str, message: object) -> bool:
-        kept = isinstance(message, ProposalReply) and sender == "d"
+        kept = isinstance(message, m.ProposalReply) and sender == "d"
         if kept:
             late.append(message)
-        return kept or isinstance(message, ResyncReply)
+        return kept or isinstance(message, m.ResyncReply)
 
     cluster.drop = keep
     wipe(cluster, "b")
@@ -444,7 +422,7 @@ def test_a_refusal_that_comes_before_a_vote_is_no_vote(
     while late:
         hand_over(cluster, "d", "a", late.pop(0))
     assert (dict(core.topics), dict(core.catalogue.groups)) == before
-    assert isinstance(answer(cluster, key), Failed)
+    assert isinstance(answer(cluster, key), m.Failed)
 
 
 def test_acceptors_drop_the_proposal_once_the_choice_is_known() -> None:
@@ -459,7 +437,7 @@ def test_acceptors_drop_the_proposal_once_the_choice_is_known() -> None:
     assert not cluster.nodes["b"].catalogue.decisions, "nor does its journal bring it back"
 
 
-@pytest.mark.parametrize("kind", [ProposalReply, PutReply])
+@pytest.mark.parametrize("kind", [m.ProposalReply, m.PutReply])
 def test_a_vote_of_a_superseded_start_does_not_count(kind: type) -> None:
     """b's answer is on its way while b is started again; c has seen the new start, and says so in its own."""
     cluster = Cluster(5)
@@ -471,11 +449,13 @@ def test_a_vote_of_a_superseded_start_does_not_count(kind: type) -> None:
             return True
         return sender != to and {sender, to} & {"d", "e"} != set()
 
-    if kind is PutReply:
+    if kind is m.PutReply:
         cluster.topic()
     cluster.drop = keep
     request = (
-        CreateTopic("jobs", 3, max_deliveries=9) if kind is ProposalReply else AlterTopic("jobs", ttl_s=3.0)
+        m.CreateTopic("jobs", 3, max_deliveries=9)
+        if kind is m.ProposalReply
+        else m.AlterTopic("jobs", ttl_s=3.0)
     )
     key = cluster.submit("a", request)
     ((_, _, first),) = [item for item in late if item[0] == "b"]
@@ -491,7 +471,7 @@ def test_a_vote_of_a_superseded_start_does_not_count(kind: type) -> None:
         ("b", old, first),
         ("c", c.state.incarnation, second._replace(known=known)),
     ):  # type: ignore[attr-defined]
-        envelope = Envelope(sender, incarnation, "a", core.state.incarnation, b.state.clock.value, message)  # type: ignore[arg-type]
+        envelope = m.Envelope(sender, incarnation, "a", core.state.incarnation, b.state.clock.value, message)  # type: ignore[arg-type]
         cluster.feed("a", Received(envelope))
     assert key not in cluster.replies
     (round_,) = cluster.nodes["a"].context.requests[key].rounds.values()
@@ -517,7 +497,7 @@ def test_a_creation_is_three_rounds_and_three_writes_on_each_node() -> None:
     cluster = Cluster()
     before = {name: len(cluster.journals[name]) for name in "abc"}
     kinds = counted(cluster)
-    cluster.ask("a", CreateTopic("jobs"))
+    cluster.ask("a", m.CreateTopic("jobs"))
     others = {"Prepare": 2, "Accept": 2, "PutTopic": 2}  # messages of a node to itself do not travel
     assert kinds == {**others, "ProposalReply": 4, "PutReply": 2}
     for name in "abc":
@@ -525,9 +505,9 @@ def test_a_creation_is_three_rounds_and_three_writes_on_each_node() -> None:
         assert written == [DecisionPut, DecisionPut, TopicPut]
 
 
-def answers(effects: list[Effect]) -> list[tuple[int, PeerMessage]]:
+def answers(effects: list[Effect]) -> list[tuple[int, m.PeerMessage]]:
     """Return sent messages, each with the number of records before it in the same Persist or an earlier one."""
-    sent: list[tuple[int, PeerMessage]] = []
+    sent: list[tuple[int, m.PeerMessage]] = []
     records = 0
     for effect in effects:
         if isinstance(effect, Persist):
@@ -540,20 +520,20 @@ def answers(effects: list[Effect]) -> list[tuple[int, PeerMessage]]:
 
 def test_registers_promises_and_proposals_are_durable_before_they_are_answered() -> None:
     cluster = Cluster()
-    topic = first_topic(CreateTopic("jobs"), cluster.names, 0, Stamp(1 << 60, "b"))
+    topic = first_topic(m.CreateTopic("jobs"), cluster.names, 0, Stamp(1 << 60, "b"))
     core, peer = cluster.nodes["a"], cluster.nodes["b"]
 
-    def told(message: PeerMessage) -> list[tuple[int, PeerMessage]]:
+    def told(message: m.PeerMessage) -> list[tuple[int, m.PeerMessage]]:
         own = core.state.incarnation
-        envelope = Envelope("b", peer.state.incarnation, "a", own, 0, message)
+        envelope = m.Envelope("b", peer.state.incarnation, "a", own, 0, message)
         return answers(core.step([Received(envelope)], cluster.now, cluster.rng))
 
     for message in (
-        Prepare(1, Instance(b"", "jobs", 0), Stamp(1 << 59, "b")),
-        Accept(2, Stamp(1 << 60, "b"), topic),
-        PutTopic(3, topic),
-        PutGroup(4, Group(topic.id, "g", 0, 0)),
-        PutTopic(5, topic._replace(deleted=True, replicas=())),
+        m.Prepare(1, Instance(b"", "jobs", 0), Stamp(1 << 59, "b")),
+        m.Accept(2, Stamp(1 << 60, "b"), topic),
+        m.PutTopic(3, topic),
+        m.PutGroup(4, Group(topic.id, "g", 0, 0)),
+        m.PutTopic(5, topic._replace(deleted=True, replicas=())),
     ):
         ((records, reply),) = told(message)
         assert records == 1, message
@@ -570,7 +550,7 @@ class Creating(Chaos):
     """Operators create, delete, and publish; every creation asks for a retention that no other asks for."""
 
     def __init__(self, seed: int) -> None:
-        self.asked: dict[int, CreateTopic] = {}
+        self.asked: dict[int, m.CreateTopic] = {}
         self.deleting: dict[bytes, None] = {}
         self.served: dict[int, Topic] = {}  # by deletions, as it was born
         self.publishing: dict[int, tuple[Topic, Span]] = {}
@@ -584,21 +564,21 @@ class Creating(Chaos):
     def create(self) -> None:
         rf = self.draw.choice([1, 3, 3, len(self.names)])
         number = len(self.asked) + 1
-        request = CreateTopic("jobs", rf, self.draw.randint(1, 3), retention_s=float(number))
+        request = m.CreateTopic("jobs", rf, self.draw.randint(1, 3), retention_s=float(number))
         self.asked[self.submit(self.draw.choice(self.names), request)] = request
 
     def delete(self) -> None:
         topic = self.some_topic()
         if topic is not None:
             self.deleting[topic.id] = None
-            self.submit(self.draw.choice(self.names), DeleteTopic("jobs", topic.id))
+            self.submit(self.draw.choice(self.names), m.DeleteTopic("jobs", topic.id))
 
     def publish(self) -> None:
         topic, node = self.some_topic(), self.draw.choice(self.names)
-        session = self.ask(node, OpenSession())
-        if topic is not None and not isinstance(session, Failed):
+        session = self.ask(node, m.OpenSession())
+        if topic is not None and not isinstance(session, m.Failed):
             producer_id = session.producer_id  # type: ignore[union-attr]
-            key = self.submit(node, Publish(self.batch(topic, producer_id, 0, [b"x"] * 3)))
+            key = self.submit(node, m.Publish(self.batch(topic, producer_id, 0, [b"x"] * 3)))
             self.publishing[key] = (topic, Span(producer_id, 0, 3))
 
     def carry_out(self, name: NodeId, effects: list[Effect]) -> None:
@@ -614,12 +594,12 @@ class Creating(Chaos):
         made = {topic.retention_s for topic in self.served.values()}
         for key, request in self.asked.items():
             reply = self.replies.get(key)  # None where the node was killed
-            if isinstance(reply, TopicReply):
+            if isinstance(reply, m.TopicReply):
                 assert request.retention_s in made
                 assert self.served[reply.topic.deletions].retention_s == request.retention_s
                 assert (reply.topic.rf, reply.topic.partitions) == (request.rf, request.partitions)
             elif reply is not None:
-                assert isinstance(reply, Failed)
+                assert isinstance(reply, m.Failed)
                 assert reply.code in ("conflict", "outcome-unknown", "not-stored"), reply
                 assert reply.code == "outcome-unknown" or request.retention_s not in made, reply
 
@@ -627,7 +607,7 @@ class Creating(Chaos):
         """Check that confirmed messages exist unless their topic may be deleted."""
         for key, (topic, span) in self.publishing.items():
             if (
-                isinstance(self.replies.get(key), PublishReply)
+                isinstance(self.replies.get(key), m.PublishReply)
                 and topic.id not in self.deleting
                 and topic.rf > 1
             ):
@@ -681,7 +661,7 @@ def test_the_seeds_contain_what_they_are_about(count: int) -> None:
         cluster.checker_answers()
         conflicts += sum(is_conflict(reply) for reply in cluster.replies.values())
         topics += len(cluster.served)
-        confirmed += sum(isinstance(reply, PublishReply) for reply in cluster.replies.values())
+        confirmed += sum(isinstance(reply, m.PublishReply) for reply in cluster.replies.values())
     assert conflicts > count * 15 / 16
     assert topics > count * 25 / 16
     assert confirmed > count * 8 / 16

@@ -16,51 +16,8 @@ from typing import Any, NamedTuple, get_args
 
 import pytest
 
+from quorumq.core import messages as m
 from quorumq.core.cluster.rounds import Round
-from quorumq.core.messages import (
-    AckRequest,
-    AlterTopic,
-    ChangeMembers,
-    ClientReply,
-    ClientRequest,
-    CloseRequest,
-    CloseSession,
-    CreateTopic,
-    DeclareSurvivors,
-    DeleteGroup,
-    DeleteTopic,
-    DescribeGroups,
-    ExtendRequest,
-    Failed,
-    FetchReply,
-    FindName,
-    Hello,
-    Hold,
-    LabelChange,
-    LabelsRequest,
-    LimitGroup,
-    Metadata,
-    MovePartition,
-    OpenSession,
-    PauseGroup,
-    PeekRequest,
-    Publish,
-    PublishReply,
-    PurgeRequest,
-    PutGroup,
-    PutTopic,
-    ReceiptPart,
-    RedriveRequest,
-    Reject,
-    RejectRequest,
-    Release,
-    ReleaseRequest,
-    SetGroup,
-    SettleReply,
-    ShowRequest,
-    StatusRequest,
-    Store,
-)
 from quorumq.core.messages.effects import DiskFull, Effect, LinkDown, Received
 from quorumq.core.requests import purge
 from quorumq.core.requests.context import Context
@@ -114,12 +71,12 @@ def missed(cluster: Cluster, node: NodeId, *kinds: type) -> None:
 
 def stored(cluster: Cluster, topic: Topic, count: int, node: NodeId = "b") -> ProducerId:
     """Messages of another session."""
-    producer_id = cluster.ask(node, OpenSession()).producer_id
-    cluster.ask(node, Publish(cluster.batch(topic, producer_id, 0, [b"m"] * count)), of=PublishReply)
+    producer_id = cluster.ask(node, m.OpenSession()).producer_id
+    cluster.ask(node, m.Publish(cluster.batch(topic, producer_id, 0, [b"m"] * count)), of=m.PublishReply)
     return producer_id
 
 
-def delivered(cluster: Cluster, count: int = 3, hold_time: float = 20.0) -> tuple[ReceiptPart, ...]:
+def delivered(cluster: Cluster, count: int = 3, hold_time: float = 20.0) -> tuple[m.ReceiptPart, ...]:
     published(cluster, count)
     return receipts(cluster.ask("b", fetch(hold_time=hold_time)))
 
@@ -127,7 +84,7 @@ def delivered(cluster: Cluster, count: int = 3, hold_time: float = 20.0) -> tupl
 def runs(cluster: Cluster) -> Topic:
     """A backlog of several runs of messages."""
     topic, _ = published(cluster, 2)
-    cluster.ask("a", SetGroup("jobs", "g"))
+    cluster.ask("a", m.SetGroup("jobs", "g"))
     for _ in range(2):
         stored(cluster, topic, 2)
     return topic
@@ -136,49 +93,49 @@ def runs(cluster: Cluster) -> Topic:
 def closing(cluster: Cluster, *deaf: NodeId) -> tuple[Topic, ProducerId]:
     """A session that all replicas but the ``deaf`` have promised to close."""
     topic, producer_id = published(cluster, 1)
-    cluster.drop = lambda sender, to, message: isinstance(message, CloseRequest) and to in deaf
+    cluster.drop = lambda sender, to, message: isinstance(message, m.CloseRequest) and to in deaf
     through = next(node for node in cluster.names if node not in deaf)
-    cluster.ask(through, CloseSession(producer_id, (PartitionId(topic.id, 0),)))
+    cluster.ask(through, m.CloseSession(producer_id, (PartitionId(topic.id, 0),)))
     cluster.hear_all()
     return topic, producer_id
 
 
-def publish(cluster: Cluster) -> Publish:
+def publish(cluster: Cluster) -> m.Publish:
     topic, producer_id = published(cluster, 1)
-    return Publish(cluster.batch(topic, producer_id, 1, [b"new"]))
+    return m.Publish(cluster.batch(topic, producer_id, 1, [b"new"]))
 
 
 def publish_while_closing(*deaf: NodeId) -> Scene:
-    def scene(cluster: Cluster) -> Publish:
+    def scene(cluster: Cluster) -> m.Publish:
         topic, producer_id = closing(cluster, *deaf)
-        return Publish(cluster.batch(topic, producer_id, 1, [b"late"]))
+        return m.Publish(cluster.batch(topic, producer_id, 1, [b"late"]))
 
     return scene
 
 
-def publish_of_a_closed_session(cluster: Cluster) -> Publish:
+def publish_of_a_closed_session(cluster: Cluster) -> m.Publish:
     topic, producer_id = closing(cluster)
-    cluster.ask("b", AckRequest(receipts(cluster.ask("b", fetch()))))
+    cluster.ask("b", m.AckRequest(receipts(cluster.ask("b", fetch()))))
     cluster.advance(30)
     assert cluster.nodes["a"].replicas[PartitionId(topic.id, 0)].batches.closed
-    return Publish(cluster.batch(topic, producer_id, 1, [b"late"]))
+    return m.Publish(cluster.batch(topic, producer_id, 1, [b"late"]))
 
 
 def publish_of_other_bytes(*where: NodeId) -> Scene:
     """Only these nodes know the message stored under the id."""
 
-    def scene(cluster: Cluster) -> Publish:
+    def scene(cluster: Cluster) -> m.Publish:
         topic, producer_id = opened(cluster)
-        cluster.drop = lambda sender, to, message: isinstance(message, Store) and to not in where
-        cluster.submit(where[0], Publish(cluster.batch(topic, producer_id, 0, [b"one"])))
+        cluster.drop = lambda sender, to, message: isinstance(message, m.Store) and to not in where
+        cluster.submit(where[0], m.Publish(cluster.batch(topic, producer_id, 0, [b"one"])))
         cluster.hear_all()
-        return Publish(cluster.batch(topic, producer_id, 0, [b"other"]))
+        return m.Publish(cluster.batch(topic, producer_id, 0, [b"other"]))
 
     return scene
 
 
 def publish_on_full_disks(*full: NodeId) -> Scene:
-    def scene(cluster: Cluster) -> Publish:
+    def scene(cluster: Cluster) -> m.Publish:
         request = publish(cluster)
         for node in full:
             cluster.feed(node, DiskFull(True))
@@ -187,18 +144,18 @@ def publish_on_full_disks(*full: NodeId) -> Scene:
     return scene
 
 
-def ack(cluster: Cluster) -> AckRequest:
-    return AckRequest(delivered(cluster))
+def ack(cluster: Cluster) -> m.AckRequest:
+    return m.AckRequest(delivered(cluster))
 
 
-def ack_of_some(cluster: Cluster) -> AckRequest:
+def ack_of_some(cluster: Cluster) -> m.AckRequest:
     """In several rounds: one step has no capacity for all."""
     topic = runs(cluster)
     stored(cluster, topic, 3)
-    return AckRequest(receipts(cluster.ask("b", fetch())))
+    return m.AckRequest(receipts(cluster.ask("b", fetch())))
 
 
-def after_its_hold(make: Callable[[tuple[ReceiptPart, ...]], Any]) -> Scene:
+def after_its_hold(make: Callable[[tuple[m.ReceiptPart, ...]], Any]) -> Scene:
     def scene(cluster: Cluster) -> Any:
         got = delivered(cluster, hold_time=1.0)
         cluster.advance(2.0)
@@ -207,25 +164,25 @@ def after_its_hold(make: Callable[[tuple[ReceiptPart, ...]], Any]) -> Scene:
     return scene
 
 
-def held_by_one(make: Callable[[tuple[ReceiptPart, ...]], Any], node: NodeId) -> Scene:
+def held_by_one(make: Callable[[tuple[m.ReceiptPart, ...]], Any], node: NodeId) -> Scene:
     """It was given back; ``node`` alone has not heard."""
 
     def scene(cluster: Cluster) -> Any:
         got = delivered(cluster)
-        missed(cluster, node, Release)
-        cluster.ask("b" if node != "b" else "c", ReleaseRequest(got))
+        missed(cluster, node, m.Release)
+        cluster.ask("b" if node != "b" else "c", m.ReleaseRequest(got))
         cluster.hear_all()
         return make(got)
 
     return scene
 
 
-def held_by_two(make: Callable[[tuple[ReceiptPart, ...]], Any], node: NodeId) -> Scene:
+def held_by_two(make: Callable[[tuple[m.ReceiptPart, ...]], Any], node: NodeId) -> Scene:
     """``node`` alone never heard of the hold."""
 
     def scene(cluster: Cluster) -> Any:
         published(cluster, 1)
-        missed(cluster, node, Hold)
+        missed(cluster, node, m.Hold)
         got = receipts(cluster.ask("a" if node != "a" else "b", fetch(hold_time=20.0)))
         cluster.hear_all()
         assert got
@@ -234,12 +191,14 @@ def held_by_two(make: Callable[[tuple[ReceiptPart, ...]], Any], node: NodeId) ->
     return scene
 
 
-def after(change: Callable[..., Any], make: Callable[[tuple[ReceiptPart, ...]], Any], *deaf: NodeId) -> Scene:
+def after(
+    change: Callable[..., Any], make: Callable[[tuple[m.ReceiptPart, ...]], Any], *deaf: NodeId
+) -> Scene:
     """Make the request for messages delivered before ``change``, a rewind or a deletion that ``deaf`` missed."""
 
     def scene(cluster: Cluster) -> Any:
         got = delivered(cluster)
-        cluster.drop = lambda sender, to, message: to in deaf and isinstance(message, PutGroup)
+        cluster.drop = lambda sender, to, message: to in deaf and isinstance(message, m.PutGroup)
         change(cluster, node="b")
         cluster.hear_all()
         return make(got)
@@ -247,19 +206,19 @@ def after(change: Callable[..., Any], make: Callable[[tuple[ReceiptPart, ...]], 
     return scene
 
 
-def reject(got: tuple[ReceiptPart, ...]) -> RejectRequest:
-    return RejectRequest(got, 3.0)
+def reject(got: tuple[m.ReceiptPart, ...]) -> m.RejectRequest:
+    return m.RejectRequest(got, 3.0)
 
 
-def bury(got: tuple[ReceiptPart, ...]) -> RejectRequest:
-    return RejectRequest(got, death=DEATH)
+def bury(got: tuple[m.ReceiptPart, ...]) -> m.RejectRequest:
+    return m.RejectRequest(got, death=DEATH)
 
 
-def extend(got: tuple[ReceiptPart, ...]) -> ExtendRequest:
-    return ExtendRequest(got, 15.0, 0.0)
+def extend(got: tuple[m.ReceiptPart, ...]) -> m.ExtendRequest:
+    return m.ExtendRequest(got, 15.0, 0.0)
 
 
-def what_two_have_acked(make: Callable[[tuple[ReceiptPart, ...]], Any]) -> Scene:
+def what_two_have_acked(make: Callable[[tuple[m.ReceiptPart, ...]], Any]) -> Scene:
     """By a delivery before, which c has not heard of."""
 
     def scene(cluster: Cluster) -> Any:
@@ -267,16 +226,16 @@ def what_two_have_acked(make: Callable[[tuple[ReceiptPart, ...]], Any]) -> Scene
         cluster.advance(1.5)
         got = receipts(cluster.ask("b", fetch(hold_time=20.0)))
         assert got
-        settle_without(cluster, "c", AckRequest(before))
+        settle_without(cluster, "c", m.AckRequest(before))
         return make(got)
 
     return scene
 
 
-def what_two_have_purged(make: Callable[[tuple[ReceiptPart, ...]], Any]) -> Scene:
+def what_two_have_purged(make: Callable[[tuple[m.ReceiptPart, ...]], Any]) -> Scene:
     def scene(cluster: Cluster) -> Any:
         got = delivered(cluster)
-        settle_without(cluster, "c", PurgeRequest("jobs", 0, "g"))
+        settle_without(cluster, "c", m.PurgeRequest("jobs", 0, "g"))
         return make(got)
 
     return scene
@@ -289,71 +248,71 @@ def settle_without(cluster: Cluster, node: NodeId, request: Any) -> None:
     cluster.hear_all()
 
 
-def ack_of_a_dead_letter(cluster: Cluster) -> AckRequest:
+def ack_of_a_dead_letter(cluster: Cluster) -> m.AckRequest:
     died(cluster)
-    return AckRequest(receipts(cluster.ask("b", fetch("g!dead"))))
+    return m.AckRequest(receipts(cluster.ask("b", fetch("g!dead"))))
 
 
-def ack_of_a_redriven_one(cluster: Cluster) -> AckRequest:
+def ack_of_a_redriven_one(cluster: Cluster) -> m.AckRequest:
     request = ack_of_a_dead_letter(cluster)
-    settle_without(cluster, "c", RedriveRequest("jobs", 0, "g", dead_entries(cluster)))
+    settle_without(cluster, "c", m.RedriveRequest("jobs", 0, "g", dead_entries(cluster)))
     return request
 
 
-def purge_of_runs(cluster: Cluster) -> PurgeRequest:
+def purge_of_runs(cluster: Cluster) -> m.PurgeRequest:
     runs(cluster)
-    return PurgeRequest("jobs", 0, "g")
+    return m.PurgeRequest("jobs", 0, "g")
 
 
-def purge_of_named(cluster: Cluster) -> PurgeRequest:
+def purge_of_named(cluster: Cluster) -> m.PurgeRequest:
     topic = runs(cluster)
     producer_ids = list(cluster.nodes["b"].replicas[PartitionId(topic.id, 0)].batches.present.producer_ids())
-    return PurgeRequest(
+    return m.PurgeRequest(
         "jobs", 0, "g", tuple(Span(producer_id, 0, 1) for producer_id in sorted(producer_ids))
     )
 
 
-def purge_of_dead_letters(cluster: Cluster) -> PurgeRequest:
+def purge_of_dead_letters(cluster: Cluster) -> m.PurgeRequest:
     died_in_runs(cluster)
-    return PurgeRequest("jobs", 0, "g!dead")
+    return m.PurgeRequest("jobs", 0, "g!dead")
 
 
-def purge_beside_a_settled_one(cluster: Cluster) -> PurgeRequest:
+def purge_beside_a_settled_one(cluster: Cluster) -> m.PurgeRequest:
     """One replica alone knows that it is acked: that is written, too."""
     got = delivered(cluster)
-    settle_without(cluster, "c", AckRequest(got[:1]))
-    return PurgeRequest("jobs", 0, "g")
+    settle_without(cluster, "c", m.AckRequest(got[:1]))
+    return m.PurgeRequest("jobs", 0, "g")
 
 
 def died_in_runs(cluster: Cluster) -> None:
     runs(cluster)
-    assert outcomes(cluster.ask("b", RejectRequest(receipts(cluster.ask("b", fetch())), death=DEATH)))
+    assert outcomes(cluster.ask("b", m.RejectRequest(receipts(cluster.ask("b", fetch())), death=DEATH)))
 
 
-def redrive(cluster: Cluster) -> RedriveRequest:
+def redrive(cluster: Cluster) -> m.RedriveRequest:
     died_in_runs(cluster)
-    return RedriveRequest("jobs", 0, "g", dead_entries(cluster))
+    return m.RedriveRequest("jobs", 0, "g", dead_entries(cluster))
 
 
 def redrive_of_what_is_dead_at(*where: NodeId) -> Scene:
     """Its REJECT has reached these nodes alone."""
 
-    def scene(cluster: Cluster) -> RedriveRequest:
+    def scene(cluster: Cluster) -> m.RedriveRequest:
         got = delivered(cluster)
-        cluster.drop = lambda sender, to, message: isinstance(message, Reject) and to not in where
-        cluster.submit(where[0], RejectRequest(got, death=DEATH))
+        cluster.drop = lambda sender, to, message: isinstance(message, m.Reject) and to not in where
+        cluster.submit(where[0], m.RejectRequest(got, death=DEATH))
         cluster.hear_all()
-        page = cluster.ask(where[0], PeekRequest("jobs", 0, "g", "dead", (0, 0), 100))
-        return RedriveRequest("jobs", 0, "g", tuple((item.span, item.record) for item in page.items))
+        page = cluster.ask(where[0], m.PeekRequest("jobs", 0, "g", "dead", (0, 0), 100))
+        return m.RedriveRequest("jobs", 0, "g", tuple((item.span, item.record) for item in page.items))
 
     return scene
 
 
 def redrive_after_a_rewind(*deaf: NodeId) -> Scene:
-    def scene(cluster: Cluster) -> RedriveRequest:
+    def scene(cluster: Cluster) -> m.RedriveRequest:
         request = redrive(cluster)
         cluster.advance(1.0)
-        cluster.drop = lambda sender, to, message: to in deaf and isinstance(message, PutGroup)
+        cluster.drop = lambda sender, to, message: to in deaf and isinstance(message, m.PutGroup)
         rewind(cluster, node="b", start="time", from_ms=cluster.now.wall_ms + 1)
         cluster.hear_all()
         return request
@@ -361,27 +320,27 @@ def redrive_after_a_rewind(*deaf: NodeId) -> Scene:
     return scene
 
 
-def redrive_of_what_two_have_purged(cluster: Cluster) -> RedriveRequest:
+def redrive_of_what_two_have_purged(cluster: Cluster) -> m.RedriveRequest:
     """A purged dead letter may be redriven."""
     request = redrive(cluster)
-    settle_without(cluster, "c", PurgeRequest("jobs", 0, "g!dead"))
+    settle_without(cluster, "c", m.PurgeRequest("jobs", 0, "g!dead"))
     return request
 
 
-def redrive_of_what_two_have_redriven(cluster: Cluster) -> RedriveRequest:
+def redrive_of_what_two_have_redriven(cluster: Cluster) -> m.RedriveRequest:
     request = redrive(cluster)
     settle_without(cluster, "c", request)
     return request
 
 
-def redrive_of_what_two_have_acked(cluster: Cluster) -> RedriveRequest:
+def redrive_of_what_two_have_acked(cluster: Cluster) -> m.RedriveRequest:
     got = delivered(cluster, hold_time=1.0)
     cluster.advance(1.5)
     later = receipts(cluster.ask("b", fetch()))
-    assert outcomes(cluster.ask("b", RejectRequest(later, death=DEATH))) == ["ok"]
+    assert outcomes(cluster.ask("b", m.RejectRequest(later, death=DEATH))) == ["ok"]
     entries = dead_entries(cluster)
-    settle_without(cluster, "c", AckRequest(got))
-    return RedriveRequest("jobs", 0, "g", entries)
+    settle_without(cluster, "c", m.AckRequest(got))
+    return m.RedriveRequest("jobs", 0, "g", entries)
 
 
 def on(make: Callable[[Cluster, Topic], Any]) -> Scene:
@@ -389,18 +348,18 @@ def on(make: Callable[[Cluster, Topic], Any]) -> Scene:
 
     def scene(cluster: Cluster) -> Any:
         topic, _ = published(cluster, 3)
-        cluster.ask("b", AckRequest(receipts(cluster.ask("b", fetch(most=1)))))
+        cluster.ask("b", m.AckRequest(receipts(cluster.ask("b", fetch(most=1)))))
         return make(cluster, topic)
 
     return scene
 
 
-def create_of_a_deleted_name(cluster: Cluster) -> CreateTopic:
+def create_of_a_deleted_name(cluster: Cluster) -> m.CreateTopic:
     topic, _ = published(cluster, 1)
     cluster.drop = lambda sender, to, message: "c" in (sender, to) and sender != to
-    cluster.ask("b", DeleteTopic("jobs", topic.id))
+    cluster.ask("b", m.DeleteTopic("jobs", topic.id))
     cluster.hear_all()
-    return CreateTopic("jobs", 1, 2)
+    return m.CreateTopic("jobs", 1, 2)
 
 
 def fetch_where_another_makes_no_group(start: str, rf: int, partitions: int) -> Scene:
@@ -408,8 +367,8 @@ def fetch_where_another_makes_no_group(start: str, rf: int, partitions: int) -> 
 
     def scene(cluster: Cluster) -> Any:
         cluster.topic(rf=rf, partitions=partitions)
-        cluster.drop = lambda sender, to, message: to != "c" and isinstance(message, PutTopic)
-        cluster.submit("c", AlterTopic("jobs", auto_create_groups=False))
+        cluster.drop = lambda sender, to, message: to != "c" and isinstance(message, m.PutTopic)
+        cluster.submit("c", m.AlterTopic("jobs", auto_create_groups=False))
         return fetch("new")._replace(start=start)
 
     return scene
@@ -433,12 +392,12 @@ ROWS: dict[str, Scene] = {
     "PUBLISH on one full disk": publish_on_full_disks("c"),
     "ACK": ack,
     "ACK of several runs": ack_of_some,
-    "ACK after its hold": after_its_hold(AckRequest),
-    "ACK after a rewind": after(rewind, AckRequest),
-    "ACK after a rewind that this node missed": after(rewind, AckRequest, "a"),
-    "ACK after a rewind that another node missed": after(rewind, AckRequest, "c"),
-    "ACK after a deletion of the group": after(deleted, AckRequest),
-    "ACK after a deletion of the group that another node missed": after(deleted, AckRequest, "c"),
+    "ACK after its hold": after_its_hold(m.AckRequest),
+    "ACK after a rewind": after(rewind, m.AckRequest),
+    "ACK after a rewind that this node missed": after(rewind, m.AckRequest, "a"),
+    "ACK after a rewind that another node missed": after(rewind, m.AckRequest, "c"),
+    "ACK after a deletion of the group": after(deleted, m.AckRequest),
+    "ACK after a deletion of the group that another node missed": after(deleted, m.AckRequest, "c"),
     "ACK of a dead letter": ack_of_a_dead_letter,
     "ACK of a dead letter that two have redriven": ack_of_a_redriven_one,
     "REJECT": lambda cluster: reject(delivered(cluster)),
@@ -461,9 +420,9 @@ ROWS: dict[str, Scene] = {
     "EXTEND": lambda cluster: extend(delivered(cluster)),
     "EXTEND after its hold": after_its_hold(extend),
     "EXTEND of what another node alone holds": held_by_one(extend, "c"),
-    "LEAVE": lambda cluster: ReleaseRequest(delivered(cluster)),
-    "OPEN": on(lambda cluster, topic: OpenSession()),
-    "CLOSE": on(lambda cluster, topic: CloseSession(stored(cluster, topic, 1), (PartitionId(topic.id, 0),))),
+    "LEAVE": lambda cluster: m.ReleaseRequest(delivered(cluster)),
+    "OPEN": on(lambda cluster, topic: m.OpenSession()),
+    "CLOSE": on(lambda cluster, topic: m.CloseSession(stored(cluster, topic, 1), (PartitionId(topic.id, 0),))),
     "FETCH": on(lambda cluster, topic: fetch()),
     "FETCH that waits": on(lambda cluster, topic: fetch(wait=1.0, least=5)),
     "FETCH of dead letters": lambda cluster: died(cluster) and fetch("g!dead"),
@@ -481,52 +440,52 @@ ROWS: dict[str, Scene] = {
     "REDRIVE of what two have purged": redrive_of_what_two_have_purged,
     "REDRIVE of what two have redriven": redrive_of_what_two_have_redriven,
     "REDRIVE of what two have acked": redrive_of_what_two_have_acked,
-    "CREATE": lambda cluster: CreateTopic("jobs", 3, 2),
-    "CREATE by publishing": lambda cluster: CreateTopic("jobs", 3, 1, implicit=True),
-    "CREATE of what is there": on(lambda cluster, topic: CreateTopic("jobs", 3, 1)),
-    "CREATE of what is there and differs": on(lambda cluster, topic: CreateTopic("jobs", 1, 1)),
+    "CREATE": lambda cluster: m.CreateTopic("jobs", 3, 2),
+    "CREATE by publishing": lambda cluster: m.CreateTopic("jobs", 3, 1, implicit=True),
+    "CREATE of what is there": on(lambda cluster, topic: m.CreateTopic("jobs", 3, 1)),
+    "CREATE of what is there and differs": on(lambda cluster, topic: m.CreateTopic("jobs", 1, 1)),
     "CREATE of a deleted name": create_of_a_deleted_name,
-    "ALTER": on(lambda cluster, topic: AlterTopic("jobs", max_deliveries=7)),
-    "ALTER to more partitions": on(lambda cluster, topic: AlterTopic("jobs", partitions=3)),
-    "ALTER to fewer partitions": on(lambda cluster, topic: AlterTopic("jobs", partitions=0)),
-    "ALTER of nothing": on(lambda cluster, topic: AlterTopic("other", max_deliveries=7)),
-    "DELETE": on(lambda cluster, topic: DeleteTopic("jobs", topic.id)),
-    "DELETE of nothing": on(lambda cluster, topic: DeleteTopic("other", bytes(16))),
+    "ALTER": on(lambda cluster, topic: m.AlterTopic("jobs", max_deliveries=7)),
+    "ALTER to more partitions": on(lambda cluster, topic: m.AlterTopic("jobs", partitions=3)),
+    "ALTER to fewer partitions": on(lambda cluster, topic: m.AlterTopic("jobs", partitions=0)),
+    "ALTER of nothing": on(lambda cluster, topic: m.AlterTopic("other", max_deliveries=7)),
+    "DELETE": on(lambda cluster, topic: m.DeleteTopic("jobs", topic.id)),
+    "DELETE of nothing": on(lambda cluster, topic: m.DeleteTopic("other", bytes(16))),
     "MOVE to a node that has the partition": on(
-        lambda cluster, topic: MovePartition("jobs", 0, "a", "b")
+        lambda cluster, topic: m.MovePartition("jobs", 0, "a", "b")
     ),
-    "MEMBERS": lambda cluster: ChangeMembers("add", "a", "a:7401"),
-    "SURVIVORS": on(lambda cluster, topic: DeclareSurvivors(("a", "b", "c"))),
-    "METADATA": on(lambda cluster, topic: Metadata(("jobs", "other"))),
-    "STATUS": on(lambda cluster, topic: StatusRequest()),
-    "LABELS": on(lambda cluster, topic: LabelsRequest("jobs", (LabelChange("team", "a"),))),
-    "LABELS that are read": on(lambda cluster, topic: LabelsRequest("jobs", ())),
-    "PAUSE": on(lambda cluster, topic: PauseGroup("jobs", "g", True)),
-    "PAUSE of nothing": on(lambda cluster, topic: PauseGroup("jobs", "other", True)),
-    "LIMIT": on(lambda cluster, topic: LimitGroup("jobs", "g", 5.0)),
-    "LIMIT of nothing": on(lambda cluster, topic: LimitGroup("jobs", "other", 5.0)),
-    "id of a name": on(lambda cluster, topic: FindName(PartitionId(topic.id, 0), 60, 7, 1)),
-    "EXTEND to a claim": lambda cluster: ExtendRequest(delivered(cluster), 100.0, 0.0),
-    "PEEK": on(lambda cluster, topic: PeekRequest("jobs", 0, "g", "all", (0, 0), 100)),
-    "PEEK complete": on(lambda cluster, topic: PeekRequest("jobs", 0, "g", "all", (0, 0), 100, complete=True)),
-    "SHOW": on(lambda cluster, topic: ShowRequest(PartitionId(topic.id, 0), Span(ProducerId("", 0, 0, 0), 0, 1))),
-    "DESCRIBE": on(lambda cluster, topic: DescribeGroups((("jobs", "g"),))),
-    "DESCRIBE of several": on(lambda cluster, topic: DescribeGroups((("jobs", "g"), ("other", "h")))),
-    "PEEK that counts": on(lambda cluster, topic: PeekRequest("jobs", 0, "g", "all", (0, 0), 1, counted=True)),
-    "PEEK that follows": on(lambda cluster, topic: PeekRequest("jobs", 0, "g", "all", (-1, 0), 9, follow=True)),
+    "MEMBERS": lambda cluster: m.ChangeMembers("add", "a", "a:7401"),
+    "SURVIVORS": on(lambda cluster, topic: m.DeclareSurvivors(("a", "b", "c"))),
+    "METADATA": on(lambda cluster, topic: m.Metadata(("jobs", "other"))),
+    "STATUS": on(lambda cluster, topic: m.StatusRequest()),
+    "LABELS": on(lambda cluster, topic: m.LabelsRequest("jobs", (m.LabelChange("team", "a"),))),
+    "LABELS that are read": on(lambda cluster, topic: m.LabelsRequest("jobs", ())),
+    "PAUSE": on(lambda cluster, topic: m.PauseGroup("jobs", "g", True)),
+    "PAUSE of nothing": on(lambda cluster, topic: m.PauseGroup("jobs", "other", True)),
+    "LIMIT": on(lambda cluster, topic: m.LimitGroup("jobs", "g", 5.0)),
+    "LIMIT of nothing": on(lambda cluster, topic: m.LimitGroup("jobs", "other", 5.0)),
+    "id of a name": on(lambda cluster, topic: m.FindName(PartitionId(topic.id, 0), 60, 7, 1)),
+    "EXTEND to a claim": lambda cluster: m.ExtendRequest(delivered(cluster), 100.0, 0.0),
+    "PEEK": on(lambda cluster, topic: m.PeekRequest("jobs", 0, "g", "all", (0, 0), 100)),
+    "PEEK complete": on(lambda cluster, topic: m.PeekRequest("jobs", 0, "g", "all", (0, 0), 100, complete=True)),
+    "SHOW": on(lambda cluster, topic: m.ShowRequest(PartitionId(topic.id, 0), Span(ProducerId("", 0, 0, 0), 0, 1))),
+    "DESCRIBE": on(lambda cluster, topic: m.DescribeGroups((("jobs", "g"),))),
+    "DESCRIBE of several": on(lambda cluster, topic: m.DescribeGroups((("jobs", "g"), ("other", "h")))),
+    "PEEK that counts": on(lambda cluster, topic: m.PeekRequest("jobs", 0, "g", "all", (0, 0), 1, counted=True)),
+    "PEEK that follows": on(lambda cluster, topic: m.PeekRequest("jobs", 0, "g", "all", (-1, 0), 9, follow=True)),
     # Requests that may write a group's register:
     "FETCH of a new group": on(lambda cluster, topic: fetch("new")),
     "FETCH of a new group from latest": on(lambda cluster, topic: fetch("new")._replace(start="latest")),
     "FETCH of a new group that another node refuses": fetch_where_another_makes_no_group("latest", 3, 1),
     "FETCH through another node": fetch_where_another_makes_no_group("earliest", 1, 6),
     "FETCH through another node from latest": fetch_where_another_makes_no_group("latest", 1, 6),
-    "SETGROUP": on(lambda cluster, topic: SetGroup("jobs", "new")),
-    "SETGROUP from latest": on(lambda cluster, topic: SetGroup("jobs", "new", "latest")),
-    "SETGROUP of what is there": on(lambda cluster, topic: SetGroup("jobs", "g")),
-    "SETGROUP to rewind": on(lambda cluster, topic: SetGroup("jobs", "g", "earliest", rewind=True)),
-    "SETGROUP to rewind nothing": on(lambda cluster, topic: SetGroup("jobs", "new", "latest", rewind=True)),
-    "DELETEGROUP": on(lambda cluster, topic: DeleteGroup("jobs", "g")),
-    "DELETEGROUP of nothing": on(lambda cluster, topic: DeleteGroup("jobs", "new")),
+    "SETGROUP": on(lambda cluster, topic: m.SetGroup("jobs", "new")),
+    "SETGROUP from latest": on(lambda cluster, topic: m.SetGroup("jobs", "new", "latest")),
+    "SETGROUP of what is there": on(lambda cluster, topic: m.SetGroup("jobs", "g")),
+    "SETGROUP to rewind": on(lambda cluster, topic: m.SetGroup("jobs", "g", "earliest", rewind=True)),
+    "SETGROUP to rewind nothing": on(lambda cluster, topic: m.SetGroup("jobs", "new", "latest", rewind=True)),
+    "DELETEGROUP": on(lambda cluster, topic: m.DeleteGroup("jobs", "g")),
+    "DELETEGROUP of nothing": on(lambda cluster, topic: m.DeleteGroup("jobs", "new")),
 }  # fmt: skip
 """Requests with the state of the cluster before them, by name."""
 
@@ -604,7 +563,7 @@ def scene_of(name: str) -> tuple[Cluster, Any]:
     return cluster, request
 
 
-def answer(cluster: Cluster, request: Any) -> ClientReply:
+def answer(cluster: Cluster, request: Any) -> m.ClientReply:
     """Return the reply to the request."""
     key = cluster.submit(ME, request)
     for _ in range(60):
@@ -614,11 +573,11 @@ def answer(cluster: Cluster, request: Any) -> ClientReply:
     return cluster.replies[key]
 
 
-def refused(reply: ClientReply) -> list[Span | None]:
+def refused(reply: m.ClientReply) -> list[Span | None]:
     """Return the messages of a definite no; None stands for all of the request."""
-    if isinstance(reply, Failed):
+    if isinstance(reply, m.Failed):
         return [] if reply.code in NOT_A_NO else [None]
-    if isinstance(reply, SettleReply):
+    if isinstance(reply, m.SettleReply):
         return [verdict.span for verdict in reply.verdicts if verdict.outcome not in NOT_A_NO]
     return []
 
@@ -665,7 +624,7 @@ def delivered_in_the_end(cluster: Cluster) -> dict[str, Any]:
         got: list[tuple[Span, int]] = []
         while True:
             reply = cluster.ask("b", fetch(group, wait=0.1), 1.0)
-            items = receipts(reply) if isinstance(reply, FetchReply) else ()
+            items = receipts(reply) if isinstance(reply, m.FetchReply) else ()
             if not items:
                 break
             for receipt, ((producer_id, start, stop),) in items:
@@ -699,7 +658,7 @@ def breaks_of(messages: dict[tuple[NodeId, ...], int]) -> Iterator[Break]:
 
 def broken_answers(
     scene: Cluster, request: Any, chosen: slice
-) -> Iterator[tuple[Break, Cluster, ClientReply]]:
+) -> Iterator[tuple[Break, Cluster, m.ClientReply]]:
     """Some of the breaks of a row, with their outcomes."""
     messages: dict[tuple[NodeId, ...], int] = {}
     for peers in (("b", "c"), ("b",), ("c",)):
@@ -782,7 +741,7 @@ def agree_with_one(self: SettleCoordinator, ballot: Ballot) -> str:
 
 def test_every_kind_of_request_is_in_the_table() -> None:
     asked = {type(scene_of(name)[1]) for name in ROWS}
-    assert asked == {*get_args(ClientRequest)} - {Hello}, "HELLO is answered by the node that hears it"
+    assert asked == {*get_args(m.ClientRequest)} - {m.Hello}, "HELLO is answered by the node that hears it"
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from quorumq.core import messages as m
 from quorumq.core.cluster.catalogue import Catalogue
 from quorumq.core.cluster.deleted_names import (
     PAGES,
@@ -15,24 +16,6 @@ from quorumq.core.cluster.deleted_names import (
 )
 from quorumq.core.cluster.members import first_layout
 from quorumq.core.cluster.topics import closed
-from quorumq.core.messages import (
-    AlterTopic,
-    CreateTopic,
-    DeleteGroup,
-    DeleteTopic,
-    Failed,
-    GroupReply,
-    Metadata,
-    OpenSession,
-    Publish,
-    PutGroup,
-    PutTopic,
-    RegistersRequest,
-    SetGroup,
-    SyncRegisters,
-    SyncTopics,
-    TopicReply,
-)
 from quorumq.core.messages.diskroom import Capacity
 from quorumq.core.messages.effects import Effect, Send
 from quorumq.core.messages.records import DeletedNoted, DeletedPage, GroupPut, TopicPut
@@ -237,13 +220,13 @@ def packing(**settings: object) -> Cluster:
 
 
 def made(cluster: Cluster, name: str, node: str = "a") -> Topic:
-    reply = cluster.ask(node, CreateTopic(name), of=TopicReply)
+    reply = cluster.ask(node, m.CreateTopic(name), of=m.TopicReply)
     return reply.topic
 
 
 def deleted(cluster: Cluster, name: str, node: str = "a") -> Topic:
     topic = made(cluster, name, node)
-    assert not isinstance(cluster.ask(node, DeleteTopic(name, topic.id)), Failed)
+    assert not isinstance(cluster.ask(node, m.DeleteTopic(name, topic.id)), m.Failed)
     return topic
 
 
@@ -298,14 +281,16 @@ def test_a_packed_name_is_a_deleted_one_for_every_request() -> None:
     cluster = packing()
     topic = deleted(cluster, "t")
     assert cluster.nodes["b"].catalogue.topics == {}
-    check_failed(cluster.ask("b", Metadata(("t",))), None, "topic 't' was deleted")
-    session = cluster.ask("c", OpenSession()).producer_id  # type: ignore[union-attr]
-    assert isinstance(cluster.ask("c", Publish(cluster.batch(topic, session, 0, [b"x"]))), Failed)
-    assert isinstance(cluster.ask("c", DeleteTopic("t", topic.id)), TopicReply), "again, as it was unknown"
+    check_failed(cluster.ask("b", m.Metadata(("t",))), None, "topic 't' was deleted")
+    session = cluster.ask("c", m.OpenSession()).producer_id  # type: ignore[union-attr]
+    assert isinstance(cluster.ask("c", m.Publish(cluster.batch(topic, session, 0, [b"x"]))), m.Failed)
+    assert isinstance(cluster.ask("c", m.DeleteTopic("t", topic.id)), m.TopicReply), (
+        "again, as it was unknown"
+    )
     again = made(cluster, "t", "c")
     assert (again.deletions, again.id) == (1, topic_id("t", 3, 1))
     assert counts(cluster) == [(0, 0)] * 3
-    cluster.ask("b", DeleteTopic("t", again.id))
+    cluster.ask("b", m.DeleteTopic("t", again.id))
     assert made(cluster, "t").deletions == 2, "the count goes on"
     for core in cluster.nodes.values():
         core.catalogue.check()
@@ -314,9 +299,9 @@ def test_a_packed_name_is_a_deleted_one_for_every_request() -> None:
 def test_a_node_that_slept_brings_no_packed_topic_back() -> None:
     cluster = packing()
     topic = made(cluster, "t")
-    cluster.ask("a", SetGroup("t", "g"))
+    cluster.ask("a", m.SetGroup("t", "g"))
     cluster.kill("c")
-    cluster.ask("a", DeleteTopic("t", topic.id))
+    cluster.ask("a", m.DeleteTopic("t", topic.id))
     assert "t" not in cluster.nodes["a"].catalogue.names
     cluster.start("c")
     assert cluster.nodes["c"].catalogue.topic_named("t") is not None, "it has not tampered"
@@ -333,19 +318,19 @@ def test_a_node_that_slept_learns_of_a_packed_topic_when_it_uses_it() -> None:
     cluster = packing()
     topic = made(cluster, "t")
     cluster.drop = lambda sender, to, message: "c" in (sender, to)
-    cluster.ask("a", DeleteTopic("t", topic.id))
-    cluster.drop = lambda sender, to, message: isinstance(message, SyncTopics)
-    session = cluster.ask("c", OpenSession()).producer_id  # type: ignore[union-attr]
-    check_failed(cluster.ask("c", Publish(cluster.batch(topic, session, 0, [b"x"]))), Code.NOT_FOUND)
+    cluster.ask("a", m.DeleteTopic("t", topic.id))
+    cluster.drop = lambda sender, to, message: isinstance(message, m.SyncTopics)
+    session = cluster.ask("c", m.OpenSession()).producer_id  # type: ignore[union-attr]
+    check_failed(cluster.ask("c", m.Publish(cluster.batch(topic, session, 0, [b"x"]))), Code.NOT_FOUND)
     assert cluster.nodes["c"].catalogue.topic_named("t") is None
 
 
-@pytest.mark.parametrize("late", [GroupPut, PutGroup])
+@pytest.mark.parametrize("late", [GroupPut, m.PutGroup])
 def test_a_late_register_of_a_packed_group_makes_no_group(late: object) -> None:
     cluster = packing()
     topic = made(cluster, "t")
-    group = cluster.ask("a", SetGroup("t", "g")).group  # type: ignore[union-attr]
-    cluster.ask("b", DeleteGroup("t", "g"))
+    group = cluster.ask("a", m.SetGroup("t", "g")).group  # type: ignore[union-attr]
+    cluster.ask("b", m.DeleteGroup("t", "g"))
     assert counts(cluster) == [(0, 1)] * 3
     core = cluster.nodes["b"]
     if late is GroupPut:
@@ -353,11 +338,11 @@ def test_a_late_register_of_a_packed_group_makes_no_group(late: object) -> None:
         cluster.crash("b")
         core = cluster.nodes["b"]
     else:
-        cluster.send("a", "b", PutGroup(0, group))
+        cluster.send("a", "b", m.PutGroup(0, group))
         cluster.run()
     assert core.catalogue.is_group_deleted(topic.id, "g")
     assert core.catalogue.groups == {}
-    again = cluster.ask("b", SetGroup("t", "g"), of=GroupReply)
+    again = cluster.ask("b", m.SetGroup("t", "g"), of=m.GroupReply)
     assert (again.group.generation, again.group.buried) == (2, 1)
     assert counts(cluster) == [(0, 0)] * 3
 
@@ -369,8 +354,8 @@ def test_a_packed_name_comes_to_a_node_that_missed_it_and_ends_what_it_has() -> 
     view = cluster.nodes["a"].replicas[next(iter(cluster.nodes["a"].replicas))].views.named("g")
     assert not view.name.endswith("!dead")
     cluster.drop = lambda sender, to, message: "a" in (sender, to)
-    cluster.ask("b", SetGroup("t", "g"))
-    cluster.ask("b", DeleteGroup("t", "g"))
+    cluster.ask("b", m.SetGroup("t", "g"))
+    cluster.ask("b", m.DeleteGroup("t", "g"))
     deleted(cluster, "u", "b")
     assert counts(cluster) == [(0, 0), (1, 1), (1, 1)]
     cluster.hear_all(4 * SYNC_S)
@@ -386,11 +371,11 @@ def test_packed_names_outlive_a_restart_a_snapshot_and_a_resync() -> None:
     cluster = packing()
     topic = made(cluster, "t")
     for name in ("g", "h"):
-        cluster.ask("a", SetGroup("t", name))
-        cluster.ask("a", DeleteGroup("t", name))
+        cluster.ask("a", m.SetGroup("t", name))
+        cluster.ask("a", m.DeleteGroup("t", name))
     for number in range(5):
         deleted(cluster, f"u{number}")
-    cluster.ask("a", SetGroup("t", "h"))
+    cluster.ask("a", m.SetGroup("t", "h"))
     assert counts(cluster) == [(5, 1)] * 3
     cluster.crash("c")
     assert counts(cluster)[2] == (5, 1), "the journal"
@@ -411,7 +396,7 @@ def test_packed_names_outlive_a_restart_a_snapshot_and_a_resync() -> None:
     cluster.crash("c")
     assert counts(cluster)[2] == (5, 1), "what a resync brought"
     assert cluster.nodes["c"].catalogue.group(topic.id, "h").generation == 2  # type: ignore[union-attr]
-    cluster.ask("a", DeleteTopic("t", topic.id))
+    cluster.ask("a", m.DeleteTopic("t", topic.id))
     assert counts(cluster) == [(6, 0)] * 3, "groups go with their topic"
     cluster.crash("c")
     assert counts(cluster)[2] == (6, 0), "also those that an older page has"
@@ -423,14 +408,14 @@ def test_new_partitions_hear_of_packed_groups(monkeypatch: pytest.MonkeyPatch) -
     cluster = packing()
     made(cluster, "t")
     for name in ("g", "h", "i"):
-        cluster.ask("a", SetGroup("t", name))
-        cluster.ask("a", DeleteGroup("t", name))
-    cluster.ask("a", SetGroup("t", "alive"))
-    put: list[PutTopic] = []
+        cluster.ask("a", m.SetGroup("t", name))
+        cluster.ask("a", m.DeleteGroup("t", name))
+    cluster.ask("a", m.SetGroup("t", "alive"))
+    put: list[m.PutTopic] = []
     cluster.drop = lambda sender, to, message: (
-        isinstance(message, PutTopic) and put.append(message) is not None
+        isinstance(message, m.PutTopic) and put.append(message) is not None
     )
-    grown = cluster.ask("b", AlterTopic("t", partitions=2)).topic  # type: ignore[union-attr]
+    grown = cluster.ask("b", m.AlterTopic("t", partitions=2)).topic  # type: ignore[union-attr]
     carried = {entry[:32] for it in put for entry in entries_of(it.packed)}
     assert carried == {key_of(grown.id, name) for name in ("g", "h", "i")}
     assert {group.name for it in put for group in it.groups} == {"alive"}
@@ -440,8 +425,8 @@ def test_the_count_of_partitions_outlives_packing() -> None:
     """DELETE asks which partitions were proposed, and a packed register says so, entry by its name."""
     cluster = packing()
     topic = made(cluster, "t")
-    cluster.ask("a", AlterTopic("t", partitions=3))
-    cluster.ask("a", DeleteTopic("t", topic.id))
+    cluster.ask("a", m.AlterTopic("t", partitions=3))
+    cluster.ask("a", m.DeleteTopic("t", topic.id))
     register = cluster.nodes["b"].catalogue.register_named("t")
     assert register is not None
     assert (register.all_partitions, register.deleted) == (3, True)
@@ -468,13 +453,13 @@ def test_a_moment_of_difference_sends_no_page_and_a_lasting_one_a_few(
     cluster.start("c")
     sent: list[int] = []
     cluster.drop = lambda sender, to, message: (
-        isinstance(message, SyncTopics) and sent.append(len(message.packed)) is not None
+        isinstance(message, m.SyncTopics) and sent.append(len(message.packed)) is not None
     )
     core = cluster.nodes["a"]
     theirs = cluster.nodes["c"].catalogue
 
     def compared() -> list[Effect]:
-        sums = SyncRegisters(theirs.sums.all(), theirs.deleted.key_number)
+        sums = m.SyncRegisters(theirs.sums.all(), theirs.deleted.key_number)
         return core.upkeep.on_registers_compared("c", sums)
 
     core.upkeep.differed.clear()
@@ -482,7 +467,7 @@ def test_a_moment_of_difference_sends_no_page_and_a_lasting_one_a_few(
     (sent_packed,) = compared()
     assert len(core.upkeep.differed["c"]) > 2
     assert 0 < len(entries_of(sent_packed.message.packed)) < 20, "two pages"
-    other = SyncRegisters(theirs.sums.all(), b"another.")
+    other = m.SyncRegisters(theirs.sums.all(), b"another.")
     assert core.upkeep.on_registers_compared("c", other) == [], "under another key nothing can be said"
     cluster.advance(10 * SYNC_S)
     assert agreed(cluster)
@@ -495,7 +480,7 @@ def test_a_full_disk_packs_nothing_and_loses_nothing() -> None:
     core = cluster.nodes["a"]
     topic = made(cluster, "u")
     core.state.capacity = Capacity.FIRST
-    cluster.ask("b", DeleteTopic("u", topic.id))
+    cluster.ask("b", m.DeleteTopic("u", topic.id))
     assert core.catalogue.unpacked == {(b"", "u"): None}
     core.state.capacity = Capacity.PLENTY
     cluster.advance(2 * SYNC_S)
@@ -570,10 +555,10 @@ def serves(cluster: Cluster, node: str, topic: Topic) -> bool:
 def test_a_packed_register_counts_as_it_did_before(rule: bool, without: Without) -> None:
     cluster = packing()
     topic = made(cluster, "t")
-    cluster.ask("a", DeleteTopic("t", topic.id))
+    cluster.ask("a", m.DeleteTopic("t", topic.id))
     without(Catalogue, "_packed", lambda self, topic, name: None)
     cluster.checks = False
-    cluster.send("c", "b", PutTopic(0, topic))  # c slept
+    cluster.send("c", "b", m.PutTopic(0, topic))  # c slept
     cluster.run()
     assert serves(cluster, "b", topic) is not rule
 
@@ -589,8 +574,8 @@ def test_a_packed_register_is_taken_in_under_the_name_that_is_known_here(
     replica.views.named("g")
     cluster.checks = False
     cluster.drop = lambda sender, to, message: "a" in (sender, to)
-    cluster.ask("b", SetGroup("t", "g"))
-    cluster.ask("b", DeleteGroup("t", "g"))
+    cluster.ask("b", m.SetGroup("t", "g"))
+    cluster.ask("b", m.DeleteGroup("t", "g"))
     cluster.hear_all(4 * SYNC_S)
     assert ("g" in replica.views.groups) is not rule
 
@@ -601,9 +586,9 @@ def test_a_resync_brings_packed_registers(rule: bool, without: Without) -> None:
     without("quorumq.core.node.upkeep.DELETED_PAGES_TOLD", 0)
     cluster = packing()
     topic = made(cluster, "t")
-    cluster.ask("a", DeleteTopic("t", topic.id))
+    cluster.ask("a", m.DeleteTopic("t", topic.id))
     wipe(cluster, "c", 3 * SYNC_S)
-    cluster.send("b", "c", PutTopic(0, topic))
+    cluster.send("b", "c", m.PutTopic(0, topic))
     cluster.run()
     assert serves(cluster, "c", topic) is not rule
 
@@ -613,16 +598,16 @@ def test_delete_reads_the_count_of_partitions_by_name(rule: bool, without: Witho
     without(Coordinator, "read_register", by_id_alone)
     cluster = packing()
     topic = made(cluster, "t")
-    cluster.ask("a", DeleteTopic("t", topic.id))
+    cluster.ask("a", m.DeleteTopic("t", topic.id))
     put: list[int] = []
 
     def tampered(sender: str, to: str, message: object) -> bool:
-        for node in "ab" if isinstance(message, RegistersRequest) and 7 not in put else "":
+        for node in "ab" if isinstance(message, m.RegistersRequest) and 7 not in put else "":
             deleted_there = cluster.nodes[node].catalogue.deleted
             more = deleted_there.pack(closed(topic)._replace(proposed=7))
             assert more is not None
             deleted_there.put(deleted_there.index_of(more[:32]), [more])
-        if isinstance(message, PutTopic):
+        if isinstance(message, m.PutTopic):
             put.append(message.topic.all_partitions)
         return False
 
@@ -635,5 +620,5 @@ def by_id_alone(
     self: Coordinator, context: Context, topic: Topic, now: Now, *, groups: bool = False
 ) -> list[Effect]:
     opened = self.open_round(context, context.config.nodes, now)
-    ask = RegistersRequest(opened.number, (), (topic.id,), (), "" if groups else None)
+    ask = m.RegistersRequest(opened.number, (), (topic.id,), (), "" if groups else None)
     return [Send(node, ask) for node in opened.members]

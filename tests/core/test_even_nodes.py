@@ -4,15 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from quorumq.core import messages as m
 from quorumq.core.cluster.rounds import majority_of
-from quorumq.core.messages import (
-    AlterTopic,
-    CreateTopic,
-    DeleteTopic,
-    Metadata,
-    MetadataReply,
-    SetGroup,
-)
 from tests.core.cluster import Cluster
 from tests.core.steps import check_failed
 
@@ -29,17 +22,17 @@ def test_two_majorities_share_a_member_and_a_reading_quorum_meets_each(members: 
 def test_half_of_the_voters_or_fewer_change_nothing(size: int, of_voters: int) -> None:
     cluster = Cluster(size)
     topic = cluster.topic(rf=1)
-    cluster.ask("a", SetGroup("jobs", "g"))
+    cluster.ask("a", m.SetGroup("jobs", "g"))
     voters = cluster.nodes["a"].catalogue.cluster.voters
     assert len(voters) == min(size, 5)
     half = voters[:of_voters]
     sides = (half[0], cluster.names[-1]) if 2 * of_voters == len(voters) else (half[0],)
     cluster.drop = lambda sender, to, message: (sender in half) != (to in half)
     for request in (
-        CreateTopic("other", 1),
-        AlterTopic("jobs", max_deliveries=9),
-        AlterTopic("jobs", partitions=2),
-        DeleteTopic("jobs", topic.id),
+        m.CreateTopic("other", 1),
+        m.AlterTopic("jobs", max_deliveries=9),
+        m.AlterTopic("jobs", partitions=2),
+        m.DeleteTopic("jobs", topic.id),
     ):
         for name in sides:
             check_failed(cluster.ask(name, request, 6.0), "outcome-unknown")
@@ -51,4 +44,4 @@ def test_any_two_of_four_nodes_find_a_value_of_three(other: str) -> None:
     cluster.drop = lambda sender, to, message: "d" in (sender, to) and sender != to
     cluster.topic()
     cluster.drop = lambda sender, to, message: sender != to and {sender, to} != {"d", other}
-    cluster.ask("d", Metadata(("jobs",)), 1.1, of=MetadataReply)
+    cluster.ask("d", m.Metadata(("jobs",)), 1.1, of=m.MetadataReply)

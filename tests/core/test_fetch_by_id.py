@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quorumq.core.messages import (
-    AckRequest,
-    Fetch,
-    FetchReply,
-    Publish,
-    PublishReply,
-    ReceiptPart,
-    RejectRequest,
-)
+from quorumq.core import messages as m
 from quorumq.core.values.types import Death, ProducerId, Span, Stamp
 from tests.core.cluster import Cluster
 from tests.core.steps import check_failed, fetch, opened, outcomes, receipts, with_messages, with_session
@@ -20,7 +12,7 @@ from tests.core.steps import check_failed, fetch, opened, outcomes, receipts, wi
 SOME = Span(ProducerId("x", 1, 1, 1), 0, 1)
 
 
-def by_id(*spans: Span, group: str = "g", idle: bool = True, hold_time: float = 10.0) -> Fetch:
+def by_id(*spans: Span, group: str = "g", idle: bool = True, hold_time: float = 10.0) -> m.Fetch:
     return fetch(group, idle=idle, hold_time=hold_time)._replace(partitions=(0,), spans=spans)
 
 
@@ -31,7 +23,7 @@ def seqs(reply: object) -> list[int]:
 
 
 def suspects(reply: object) -> list[bool]:
-    assert isinstance(reply, FetchReply)
+    assert isinstance(reply, m.FetchReply)
     return [delivery.suspect for part in reply.slices for delivery in part.deliveries]
 
 
@@ -46,7 +38,7 @@ def test_named_messages_come_once_and_no_others() -> None:
     )
     reply = cluster.ask("b", by_id(*named))
     assert seqs(reply) == [2, 3, 4, 7]
-    assert outcomes(cluster.ask("c", AckRequest(receipts(reply)))) == ["acked", "acked"]
+    assert outcomes(cluster.ask("c", m.AckRequest(receipts(reply)))) == ["acked", "acked"]
     assert seqs(cluster.ask("a", by_id(*named))) == []
     assert seqs(cluster.ask("c", fetch())) == [0, 1, 5, 6, 8, 9]
 
@@ -56,9 +48,9 @@ def test_it_wins_nothing_that_another_fetch_would_not() -> None:
     cluster, _, producer_id = with_session(4)
     held, late, dead, free = (Span(producer_id, seq, seq + 1) for seq in range(4))
     receipts(cluster.ask("a", by_id(held)))
-    cluster.ask("a", RejectRequest(receipts(cluster.ask("a", by_id(late))), 60.0))
+    cluster.ask("a", m.RejectRequest(receipts(cluster.ask("a", by_id(late))), 60.0))
     death = Death(Stamp(0, ""), "rejected")
-    cluster.ask("b", RejectRequest(receipts(cluster.ask("b", by_id(dead))), 0.0, death))
+    cluster.ask("b", m.RejectRequest(receipts(cluster.ask("b", by_id(dead))), 0.0, death))
     for node in "abc":
         assert seqs(cluster.ask(node, by_id(held, late, dead))) == []
     assert seqs(cluster.ask("c", by_id(dead, group="g!dead"))) == [2]
@@ -75,7 +67,7 @@ def test_a_suspect_is_alone_and_only_for_a_client_with_nothing_in_hand() -> None
     assert (seqs(reply), suspects(reply)) == ([1], [True]), (
         "an older one that is not named does not come for it"
     )
-    assert outcomes(cluster.ask("b", AckRequest(receipts(reply)))) == ["acked"]
+    assert outcomes(cluster.ask("b", m.AckRequest(receipts(reply)))) == ["acked"]
     received = [seqs(cluster.ask("c", by_id(first, third))) for _ in range(2)]
     assert sorted(received) == [[0], [2]]
 
@@ -84,14 +76,14 @@ def test_a_node_without_a_replica_has_another_one_do_it() -> None:
     cluster = Cluster(5)
     topic, producer_id = opened(cluster)
     assert isinstance(
-        cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"] * 5))), PublishReply
+        cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 0, [b"x"] * 5))), m.PublishReply
     )
     (outsider, *_) = [name for name in cluster.names if name not in topic.replicas[0]]
     reply = cluster.ask(outsider, by_id(Span(producer_id, 3, 4)))
     assert seqs(reply) == [3]
     assert seqs(cluster.ask(outsider, by_id(Span(producer_id, 2, 4)))) == [2]
-    items = tuple(ReceiptPart(item.receipt, item.spans) for item in receipts(reply))
-    assert outcomes(cluster.ask(outsider, AckRequest(items))) == ["acked"]
+    items = tuple(m.ReceiptPart(item.receipt, item.spans) for item in receipts(reply))
+    assert outcomes(cluster.ask(outsider, m.AckRequest(items))) == ["acked"]
 
 
 def test_many_that_are_apart_come_in_several_answers() -> None:
@@ -116,6 +108,6 @@ def test_many_that_are_apart_come_in_several_answers() -> None:
         (by_id(SOME)._replace(max_wait=0.5), "must be 0"),
     ],
 )
-def test_a_fetch_of_too_many_names_is_refused(request_: Fetch, says: str) -> None:
+def test_a_fetch_of_too_many_names_is_refused(request_: m.Fetch, says: str) -> None:
     cluster = with_messages(1)
     check_failed(cluster.ask("a", request_), "usage", says)

@@ -4,29 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quorumq.core.messages import (
-    Accept,
-    AckRequest,
-    AlterTopic,
-    DeleteGroup,
-    DeleteTopic,
-    Failed,
-    Fetch,
-    FetchReply,
-    GroupReply,
-    Heartbeat,
-    OpenSession,
-    Prepare,
-    ProposalReply,
-    Publish,
-    PublishReply,
-    PutGroup,
-    PutReply,
-    PutTopic,
-    SetGroup,
-    SyncTopics,
-    TopicReply,
-)
+from quorumq.core import messages as m
 from quorumq.core.messages.effects import LinkDown, Request
 from quorumq.core.messages.records import DecisionPut, GroupPut
 from quorumq.core.values.types import Batch, Group, Latest, ProducerId, Topic
@@ -36,10 +14,10 @@ from tests.core.network import hand_over, held_back, wipe
 from tests.core.steps import check_failed, fetch, more, outcomes, receipts, spans, with_messages, with_session
 from tests.seeds import seeds
 
-DECIDING = Prepare | Accept | ProposalReply | PutGroup | PutReply
+DECIDING = m.Prepare | m.Accept | m.ProposalReply | m.PutGroup | m.PutReply
 
 
-def latest(**options: object) -> Fetch:
+def latest(**options: object) -> m.Fetch:
     return fetch(**options)._replace(start="latest")  # type: ignore[arg-type]
 
 
@@ -71,7 +49,7 @@ def drained(cluster: Cluster, node: str = "a") -> list[int]:
         given = receipts(cluster.ask(node, fetch()))
         if not given:
             break
-        cluster.ask(node, AckRequest(given))
+        cluster.ask(node, m.AckRequest(given))
         got += [seq for part in given for span in part.spans for seq in range(span.start, span.stop)]
     return got
 
@@ -82,9 +60,9 @@ def drained(cluster: Cluster, node: str = "a") -> list[int]:
 REQUESTS: dict[str, object] = {
     "a fetch from latest": latest(),
     "a fetch from earliest": fetch(),
-    "a creation from latest": SetGroup("jobs", "g", "latest"),
-    "a creation from earliest": SetGroup("jobs", "g"),
-    "a creation from a time": SetGroup("jobs", "g", "time", 1),
+    "a creation from latest": m.SetGroup("jobs", "g", "latest"),
+    "a creation from earliest": m.SetGroup("jobs", "g"),
+    "a creation from a time": m.SetGroup("jobs", "g", "time", 1),
 }
 
 
@@ -113,19 +91,19 @@ def test_a_creation_that_failed_moves_nothing_that_was_confirmed_later(request_:
 
     cluster.drop = breaks
     reply = cluster.ask("a", request_, 3.0)
-    if isinstance(reply, Failed):
+    if isinstance(reply, m.Failed):
         assert reply.code in ("outcome-unknown", "too-few-replicas"), reply
-        if isinstance(request_, SetGroup):
+        if isinstance(request_, m.SetGroup):
             assert reply.code == "outcome-unknown", reply
     cluster.advance(2.0)
-    made = cluster.ask("b", SetGroup("jobs", "g"), of=GroupReply)
+    made = cluster.ask("b", m.SetGroup("jobs", "g"), of=m.GroupReply)
     healed(cluster)
     assert all(list(groups.values()) == [made.group] for groups in registers(cluster))
     more(cluster, topic, producer_id, 3)
     backlog = [] if made.group.latest else [0, 1, 2]
     held = (
         [seq for start, stop in spans(reply) for seq in range(start, stop)]
-        if isinstance(reply, FetchReply)
+        if isinstance(reply, m.FetchReply)
         else []
     )
     assert sorted({*drained(cluster), *held}) == [*backlog, 3]
@@ -133,7 +111,7 @@ def test_a_creation_that_failed_moves_nothing_that_was_confirmed_later(request_:
 
 def test_two_first_fetches_from_latest_begin_at_one_position() -> None:
     """b gets no last answer until a's FETCH is answered, and messages were published: they are its own, too."""
-    for kind in (PutReply, ProposalReply):
+    for kind in (m.PutReply, m.ProposalReply):
         cluster, topic, producer_id = with_session(3)
         late: list[tuple[str, str, object]] = []
 
@@ -148,7 +126,7 @@ def test_two_first_fetches_from_latest_begin_at_one_position() -> None:
         assert spans(cluster.ask("a", latest(), 1.0)) == []
         more(cluster, topic, producer_id, 3, 5)
         given = receipts(cluster.ask("a", fetch(most=2)))
-        assert outcomes(cluster.ask("a", AckRequest(given))) == ["acked"]
+        assert outcomes(cluster.ask("a", m.AckRequest(given))) == ["acked"]
         cluster.hear_all()
         for item in late:
             hand_over(cluster, *item)
@@ -160,18 +138,18 @@ def test_two_first_fetches_from_latest_begin_at_one_position() -> None:
 def test_two_creations_of_a_deleted_group_are_one() -> None:
     cluster = with_messages(3)
     cluster.ask("a", fetch(most=1))
-    assert isinstance(cluster.ask("b", DeleteGroup("jobs", "g")), GroupReply)
+    assert isinstance(cluster.ask("b", m.DeleteGroup("jobs", "g")), m.GroupReply)
     cluster.advance(11.0)
     late = held_back(
         cluster,
-        lambda sender, to, message: to == "b" and sender != "b" and isinstance(message, ProposalReply),
+        lambda sender, to, message: to == "b" and sender != "b" and isinstance(message, m.ProposalReply),
     )
-    second = cluster.submit("b", SetGroup("jobs", "g"))
-    first = cluster.submit("a", SetGroup("jobs", "g"))
+    second = cluster.submit("b", m.SetGroup("jobs", "g"))
+    first = cluster.submit("a", m.SetGroup("jobs", "g"))
     cluster.advance(1.0)
-    assert isinstance(cluster.replies[first], GroupReply)
+    assert isinstance(cluster.replies[first], m.GroupReply)
     given = receipts(cluster.ask("a", fetch()))
-    assert outcomes(cluster.ask("a", AckRequest(given))) == ["acked"]
+    assert outcomes(cluster.ask("a", m.AckRequest(given))) == ["acked"]
     cluster.hear_all()
     for item in late:
         hand_over(cluster, *item)
@@ -183,16 +161,16 @@ def test_two_creations_of_a_deleted_group_are_one() -> None:
 def test_a_rewind_of_unknown_outcome_is_void_in_the_group_that_is_made_again() -> None:
     """a proposes a rewind that reaches no other node; its clock is ahead. The group is deleted, made again and read."""
     cluster = with_messages(3, request_timeout=1.0)
-    assert isinstance(cluster.ask("b", SetGroup("jobs", "g")), GroupReply)
+    assert isinstance(cluster.ask("b", m.SetGroup("jobs", "g")), m.GroupReply)
     cluster.wall_off_ms["a"] = 3_600_000
     cluster.advance(1.0)
-    cluster.drop = lambda sender, to, message: sender == "a" != to and isinstance(message, Accept)
-    assert isinstance(cluster.ask("a", SetGroup("jobs", "g", rewind=True), 2.0), Failed)
+    cluster.drop = lambda sender, to, message: sender == "a" != to and isinstance(message, m.Accept)
+    assert isinstance(cluster.ask("a", m.SetGroup("jobs", "g", rewind=True), 2.0), m.Failed)
     cut(cluster, "a")
-    assert isinstance(cluster.ask("b", DeleteGroup("jobs", "g")), GroupReply)
-    made = cluster.ask("c", SetGroup("jobs", "g"), of=GroupReply)
+    assert isinstance(cluster.ask("b", m.DeleteGroup("jobs", "g")), m.GroupReply)
+    made = cluster.ask("c", m.SetGroup("jobs", "g"), of=m.GroupReply)
     given = receipts(cluster.ask("b", fetch()))
-    assert outcomes(cluster.ask("b", AckRequest(given))) == ["acked"]
+    assert outcomes(cluster.ask("b", m.AckRequest(given))) == ["acked"]
     healed(cluster)
     assert spans(cluster.ask("a", fetch())) == []
     assert all(list(groups.values()) == [made.group] for groups in registers(cluster))
@@ -201,14 +179,14 @@ def test_a_rewind_of_unknown_outcome_is_void_in_the_group_that_is_made_again() -
 def test_a_creation_of_unknown_outcome_is_over_with_the_next_deletion() -> None:
     """It was chosen, and its register is at a alone; the group is deleted, twice, through others."""
     cluster = with_messages(3, request_timeout=1.0)
-    cluster.ask("b", SetGroup("jobs", "g"))
-    assert isinstance(cluster.ask("b", DeleteGroup("jobs", "g")), GroupReply)
+    cluster.ask("b", m.SetGroup("jobs", "g"))
+    assert isinstance(cluster.ask("b", m.DeleteGroup("jobs", "g")), m.GroupReply)
     cluster.drop = lambda sender, to, message: (
-        sender == "a" != to and isinstance(message, PutGroup | SyncTopics)
+        sender == "a" != to and isinstance(message, m.PutGroup | m.SyncTopics)
     )
-    check_failed(cluster.ask("a", SetGroup("jobs", "g"), 2.0), "outcome-unknown")
+    check_failed(cluster.ask("a", m.SetGroup("jobs", "g"), 2.0), "outcome-unknown")
     cut(cluster, "a")
-    assert isinstance(cluster.ask("b", DeleteGroup("jobs", "g")), GroupReply)
+    assert isinstance(cluster.ask("b", m.DeleteGroup("jobs", "g")), m.GroupReply)
     healed(cluster)
     assert all(group.deleted for groups in registers(cluster) for group in groups.values())
 
@@ -216,10 +194,10 @@ def test_a_creation_of_unknown_outcome_is_over_with_the_next_deletion() -> None:
 def test_a_fetch_that_hears_late_that_its_group_was_deleted_writes_nothing() -> None:
     cluster = with_messages()
     cluster.drop = lambda sender, to, message: (
-        to == "c" != sender and isinstance(message, PutGroup | SyncTopics | Prepare | Accept)
+        to == "c" != sender and isinstance(message, m.PutGroup | m.SyncTopics | m.Prepare | m.Accept)
     )
     cluster.ask("a", fetch(most=1))
-    assert isinstance(cluster.ask("b", DeleteGroup("jobs", "g")), GroupReply)
+    assert isinstance(cluster.ask("b", m.DeleteGroup("jobs", "g")), m.GroupReply)
     cluster.hear_all()
     check_failed(cluster.ask("c", latest()), "not-found")
     assert all(group.deleted for groups in registers(cluster) for group in groups.values())
@@ -230,7 +208,7 @@ def test_a_request_waits_for_a_stamp_where_the_clocks_are_an_hour_ahead() -> Non
     cluster = with_messages()
     cluster.ask("a", fetch(most=1))
     cluster.wall_off_ms["b"] = 3_600_000
-    assert isinstance(cluster.ask("b", DeleteGroup("jobs", "g"), 0.1), GroupReply)
+    assert isinstance(cluster.ask("b", m.DeleteGroup("jobs", "g"), 0.1), m.GroupReply)
     assert not any(core.context.unstamped for core in cluster.nodes.values())
 
 
@@ -245,20 +223,20 @@ def test_a_group_from_now_on_gets_what_is_published_after_its_ok_whatever_clocks
 ) -> None:
     cluster, topic, producer_id = with_session(5)
     if how == "rewound":
-        cluster.ask("a", SetGroup("jobs", "g"))
+        cluster.ask("a", m.SetGroup("jobs", "g"))
     cluster.advance(1.0)
     for node in {"the producer": "", "the node": "b", "all nodes": "abc"}[wrong]:
         cluster.wall_off_ms[node] = off_ms
     if how == "fetched":
         reply = cluster.submit("b", latest())
     else:
-        reply = cluster.submit("b", SetGroup("jobs", "g", "latest", rewind=how == "rewound"))
+        reply = cluster.submit("b", m.SetGroup("jobs", "g", "latest", rewind=how == "rewound"))
     cluster.advance(0.5)
-    assert not isinstance(cluster.replies[reply], Failed), cluster.replies[reply]
+    assert not isinstance(cluster.replies[reply], m.Failed), cluster.replies[reply]
     batch = cluster.batch(topic, producer_id, 5, [b"after"] * 2)
     if wrong == "the producer":
         batch = dated(cluster, topic, producer_id, 5, off_ms)
-    assert isinstance(cluster.ask("c", Publish(batch), 0.5), PublishReply)
+    assert isinstance(cluster.ask("c", m.Publish(batch), 0.5), m.PublishReply)
     assert spans(cluster.ask("a", fetch())) == [(5, 7)]
 
 
@@ -275,10 +253,10 @@ def test_a_message_absent_at_the_question_belongs_to_the_group() -> None:
     """c has a message, of unknown outcome, that neither a nor b has; they are asked. It spreads later, and is new."""
     cluster, topic, producer_id = with_session(3)
     cluster.drop = lambda sender, to, message: "c" in (sender, to) and sender != to
-    publishing = cluster.submit("c", Publish(cluster.batch(topic, producer_id, 3, [b"late"])))
-    assert isinstance(cluster.ask("a", SetGroup("jobs", "g", "latest")), GroupReply)
+    publishing = cluster.submit("c", m.Publish(cluster.batch(topic, producer_id, 3, [b"late"])))
+    assert isinstance(cluster.ask("a", m.SetGroup("jobs", "g", "latest")), m.GroupReply)
     cluster.advance(6.0)
-    assert isinstance(cluster.replies[publishing], Failed)
+    assert isinstance(cluster.replies[publishing], m.Failed)
     healed(cluster)
     assert drained(cluster) == [3]
 
@@ -288,14 +266,14 @@ def test_reclaimed_messages_are_skipped_by_a_group_from_latest() -> None:
     cluster, topic, producer_id = with_session()
     given = receipts(cluster.ask("a", fetch("main")))
     cluster.drop = lambda sender, to, message: "c" in (sender, to) and sender != to
-    cluster.ask("a", AckRequest(given))
+    cluster.ask("a", m.AckRequest(given))
     cluster.advance(20.0)
     there = [
         sum(copy.batches.present.messages for copy in core.replicas.values())
         for core in cluster.nodes.values()
     ]
     healed(cluster)
-    assert isinstance(cluster.ask("b", SetGroup("jobs", "g", "latest")), GroupReply)
+    assert isinstance(cluster.ask("b", m.SetGroup("jobs", "g", "latest")), m.GroupReply)
     cluster.advance(10.0)
     more(cluster, topic, producer_id, 10)
     assert drained(cluster) == [10], there
@@ -315,7 +293,7 @@ def test_a_beginning_that_was_left_half_done_is_finished_by_who_finds_it(finishe
     if finishes == "a fetch":
         assert spans(cluster.ask("c", fetch())) == []
     else:
-        assert isinstance(cluster.ask("b", SetGroup("jobs", "g")), GroupReply)
+        assert isinstance(cluster.ask("b", m.SetGroup("jobs", "g")), m.GroupReply)
     assert {group.latest for groups in registers(cluster) for group in groups.values()} == {Latest.BEGUN}
     more(cluster, topic, producer_id, 4, 2)
     assert drained(cluster) == [4, 5]
@@ -333,11 +311,11 @@ def test_a_skip_that_another_one_finished_is_discarded() -> None:
     cluster.advance(0.1)
 
     def keep(sender: str, to: str, message: object) -> bool:
-        kinds = PutGroup if sender == "c" else PutGroup | SyncTopics
+        kinds = m.PutGroup if sender == "c" else m.PutGroup | m.SyncTopics
         return "c" in (sender, to) and sender != to and isinstance(message, kinds)
 
     cluster.drop = keep
-    assert isinstance(cluster.ask("a", SetGroup("jobs", "g")), GroupReply)
+    assert isinstance(cluster.ask("a", m.SetGroup("jobs", "g")), m.GroupReply)
     more(cluster, topic, producer_id, 3)
     cluster.hear_all()
     for item in late:
@@ -354,8 +332,8 @@ def test_a_skip_that_another_one_finished_is_discarded() -> None:
 def test_a_group_is_made_by_no_fetch_after_its_topic_was_told_not_to() -> None:
     cluster = with_messages(3)
     cluster.advance(3.0)
-    cluster.drop = lambda sender, to, message: to == "c" and isinstance(message, PutTopic | SyncTopics)
-    assert isinstance(cluster.ask("a", AlterTopic("jobs", auto_create_groups=False)), TopicReply)
+    cluster.drop = lambda sender, to, message: to == "c" and isinstance(message, m.PutTopic | m.SyncTopics)
+    assert isinstance(cluster.ask("a", m.AlterTopic("jobs", auto_create_groups=False)), m.TopicReply)
     # Node c accepts the first one's register before it hears: a creation from latest may find that, and have it chosen.
     for request, code in (
         (fetch("tpyo"), "outcome-unknown"),
@@ -365,7 +343,9 @@ def test_a_group_is_made_by_no_fetch_after_its_topic_was_told_not_to() -> None:
         check_failed(cluster.ask("c", request), code)
     cluster.hear_all(5.0)
     assert registers(cluster) == [{}, {}, {}]
-    assert isinstance(cluster.ask("c", SetGroup("jobs", "typo")), GroupReply), "asked for by name it is made"
+    assert isinstance(cluster.ask("c", m.SetGroup("jobs", "typo")), m.GroupReply), (
+        "asked for by name it is made"
+    )
 
 
 def counted(cluster: Cluster, request: object, node: str = "a") -> tuple[list[str], int]:
@@ -373,14 +353,14 @@ def counted(cluster: Cluster, request: object, node: str = "a") -> tuple[list[st
     kinds: list[str] = []
 
     def note(sender: str, to: str, message: object) -> bool:
-        if sender != to and not isinstance(message, Heartbeat):
+        if sender != to and not isinstance(message, m.Heartbeat):
             kinds.append(type(message).__name__)
         return False
 
     cluster.drop = note
     before = sum(isinstance(it, DecisionPut | GroupPut) for it in cluster.journals[node])
     reply = cluster.ask(node, request)
-    assert not isinstance(reply, Failed), reply
+    assert not isinstance(reply, m.Failed), reply
     cluster.hear_all()
     return kinds, sum(isinstance(it, DecisionPut | GroupPut) for it in cluster.journals[node]) - before
 
@@ -392,7 +372,7 @@ def test_a_new_group_costs_two_rounds_and_a_known_one_none() -> None:
         ["Accept", "ProposalReply", "PutGroup", "PutReply"] * 2
     )
     assert records == 2
-    cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch("other")))))
+    cluster.ask("a", m.AckRequest(receipts(cluster.ask("a", fetch("other")))))
     known, records = counted(cluster, fetch("other"))
     assert (known, records) == ([], 0)
     elsewhere, records = counted(cluster, fetch("other"), "b")
@@ -415,7 +395,7 @@ def test_many_fetches_that_begin_together_have_a_group_decided_once() -> None:
     assert kinds.count("Accept") == 2
     assert kinds.count("PutGroup") == 2
     cluster.advance(2.0)
-    assert all(isinstance(cluster.replies[key], FetchReply) for key in keys)
+    assert all(isinstance(cluster.replies[key], m.FetchReply) for key in keys)
     assert not cluster.nodes["a"].context.registrations
 
 
@@ -423,7 +403,8 @@ def test_votes_outlive_a_restart_and_a_wiped_disk() -> None:
     """a and b accept the default; a dies before it can tell another node; b is wiped: the choice stands."""
     cluster = with_messages(3, request_timeout=1.0)
     cluster.drop = lambda sender, to, message: (
-        (to == "c" and isinstance(message, Accept)) or (isinstance(message, ProposalReply) and sender != to)
+        (to == "c" and isinstance(message, m.Accept))
+        or (isinstance(message, m.ProposalReply) and sender != to)
     )
     cluster.submit("a", fetch())
     cluster.kill("a")
@@ -432,7 +413,7 @@ def test_votes_outlive_a_restart_and_a_wiped_disk() -> None:
     assert len(cluster.nodes["a"].catalogue.decisions) == 1
     wipe(cluster, "b", 5.0)
     assert len(cluster.nodes["b"].catalogue.decisions) == 1
-    made = cluster.ask("c", SetGroup("jobs", "g", "latest"), of=GroupReply)
+    made = cluster.ask("c", m.SetGroup("jobs", "g", "latest"), of=m.GroupReply)
     assert made.group.latest == Latest.NO, "the FETCH's proposal had been chosen"
     assert not any(core.catalogue.decisions for core in cluster.nodes.values())
     assert drained(cluster) == [0, 1, 2]
@@ -440,12 +421,12 @@ def test_votes_outlive_a_restart_and_a_wiped_disk() -> None:
 
 def test_an_undecided_register_is_deleted_with_its_topic() -> None:
     cluster, topic, _ = with_session(1, request_timeout=1.0)
-    cluster.drop = lambda sender, to, message: isinstance(message, ProposalReply) and sender != to
+    cluster.drop = lambda sender, to, message: isinstance(message, m.ProposalReply) and sender != to
     cluster.submit("a", fetch())
     cluster.advance(2.0)
     assert all(core.catalogue.decisions for core in cluster.nodes.values())
     cluster.hear_all()
-    cluster.ask("b", DeleteTopic("jobs", topic.id))
+    cluster.ask("b", m.DeleteTopic("jobs", topic.id))
     assert not any(core.catalogue.decisions for core in cluster.nodes.values())
 
 
@@ -458,7 +439,7 @@ class Deciding(Chaos):
     def __init__(self, seed: int) -> None:
         super().__init__(3, seed, hold_time_max=0.5, request_timeout=1.0)
         self.made = self.topic()
-        self.producer_id = self.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
+        self.producer_id = self.ask("a", m.OpenSession()).producer_id  # type: ignore[union-attr]
         self.seq = 0
         self.asked: dict[int, tuple[str, object]] = {}
         self.first_asked = False  # a creation, or a FETCH
@@ -478,7 +459,7 @@ class Deciding(Chaos):
 
     def publish(self) -> None:
         when = "before" if not self.first_asked else "after" if self.confirmed else "during"
-        request = Publish(self.batch(self.made, self.producer_id, self.seq, [b"m"]))
+        request = m.Publish(self.batch(self.made, self.producer_id, self.seq, [b"m"]))
         key = self.sends(request, "publish")
         self.publishing[key] = (self.seq, when)
         self.seq += 1
@@ -494,7 +475,7 @@ class Deciding(Chaos):
                 self.sends(fetch(most=2, hold_time=0.4)._replace(start=start), "fetch")
             case 3:
                 self.first_asked = True
-                self.sends(SetGroup("jobs", "g", draw.choice(("earliest", "latest"))), "create")
+                self.sends(m.SetGroup("jobs", "g", draw.choice(("earliest", "latest"))), "create")
             case 4 if draw.random() < 0.2:
                 self.cut()
             case 5 if draw.random() < 0.3:
@@ -509,12 +490,12 @@ class Deciding(Chaos):
         for key in [key for key in self.asked if key in self.replies]:
             kind, _ = self.asked.pop(key)
             reply = self.replies[key]
-            if kind == "publish" and isinstance(reply, PublishReply):
+            if kind == "publish" and isinstance(reply, m.PublishReply):
                 seq, when = self.publishing[key]
                 self.stored[seq] = when
-            elif isinstance(reply, GroupReply):
+            elif isinstance(reply, m.GroupReply):
                 self.confirmed = True
-            elif isinstance(reply, FetchReply):
+            elif isinstance(reply, m.FetchReply):
                 self.confirmed = True
                 given = receipts(reply)
                 for part in given:
@@ -522,7 +503,7 @@ class Deciding(Chaos):
                         for seq in range(span.start, span.stop):
                             assert seq not in self.acked, f"{seq} was acked, and is delivered again"
                 if given and self.draw.random() < 0.7:
-                    key = self.sends(AckRequest(given), "ack")
+                    key = self.sends(m.AckRequest(given), "ack")
                     self.acking[key] = tuple(
                         seq for part in given for span in part.spans for seq in range(span.start, span.stop)
                     )
@@ -542,7 +523,7 @@ class Deciding(Chaos):
 def judged(cluster: Deciding) -> None:
     cluster.heal()
     cluster.hear()
-    made = cluster.ask("a", SetGroup("jobs", "g"), of=GroupReply)
+    made = cluster.ask("a", m.SetGroup("jobs", "g"), of=m.GroupReply)
     assert all(list(groups.values()) == [made.group] for groups in registers(cluster)), "of one mind"
     assert made.group.generation == 0, "nobody has asked for a change"
     for _ in range(40):
@@ -551,7 +532,7 @@ def judged(cluster: Deciding) -> None:
             for span in part.spans:
                 assert not cluster.acked & set(range(span.start, span.stop)), "acked, and delivered again"
         cluster.note(got)
-        cluster.ask("a", AckRequest(got))
+        cluster.ask("a", m.AckRequest(got))
         cluster.advance(1.0)
     for seq, when in cluster.stored.items():
         if when == "after" or (made.group.latest == Latest.NO):
@@ -582,14 +563,14 @@ def test_one_request_of_a_node_proposes_at_a_time() -> None:
     asked: list[object] = []
 
     def count(sender: str, to: str, message: object) -> bool:
-        if isinstance(message, Prepare) and sender == "a" and to == "b":
+        if isinstance(message, m.Prepare) and sender == "a" and to == "b":
             asked.append(message)
         return False
 
     cluster.drop = count
-    keys = [cluster.submit("a", SetGroup("jobs", "g", start="latest")) for _ in range(12)]
+    keys = [cluster.submit("a", m.SetGroup("jobs", "g", start="latest")) for _ in range(12)]
     cluster.advance(3.0)
-    assert all(isinstance(cluster.replies[key], GroupReply) for key in keys)
+    assert all(isinstance(cluster.replies[key], m.GroupReply) for key in keys)
     assert len(asked) == 1
 
 
@@ -597,6 +578,6 @@ def test_requests_of_all_nodes_at_once_come_to_an_end_though_a_round_trip_is_lon
     cluster = Cluster()
     cluster.topic()
     cluster.delay = 0.1
-    keys = [cluster.submit(node, SetGroup("jobs", "g", start="latest")) for node in "abc" * 5]
+    keys = [cluster.submit(node, m.SetGroup("jobs", "g", start="latest")) for node in "abc" * 5]
     cluster.advance(5.0)
-    assert sum(isinstance(cluster.replies.get(key), GroupReply) for key in keys) > 10
+    assert sum(isinstance(cluster.replies.get(key), m.GroupReply) for key in keys) > 10

@@ -6,36 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from quorumq.core.messages import (
-    Accept,
-    Ack,
-    AckRequest,
-    AlterTopic,
-    DeleteGroup,
-    ExtendRequest,
-    Failed,
-    GroupReply,
-    Hold,
-    Merge,
-    Metadata,
-    MetadataReply,
-    OpenSession,
-    PeekReply,
-    PeekRequest,
-    Prepare,
-    PurgeRequest,
-    PutGroup,
-    RedriveRequest,
-    Reject,
-    RejectRequest,
-    ReleaseRequest,
-    ReplicaListReply,
-    SetGroup,
-    SpanRecord,
-    SyncState,
-    SyncTopics,
-    TopicReply,
-)
+from quorumq.core import messages as m
 from quorumq.core.messages.records import RecordsMerged
 from quorumq.core.node.nodecore import NodeCore
 from quorumq.core.partition.replica import Replica
@@ -61,7 +32,7 @@ DEATH = Death(Stamp(0, ""), "rejected", error_class="ValueError", message="no")
 
 
 def is_not_found(reply: object, text: str = "deleted") -> bool:
-    return isinstance(reply, Failed) and reply.code == Code.NOT_FOUND and text in reply.detail
+    return isinstance(reply, m.Failed) and reply.code == Code.NOT_FOUND and text in reply.detail
 
 
 def batches(cluster: Cluster) -> list[int]:
@@ -82,7 +53,7 @@ def views(cluster: Cluster) -> list[set[str]]:
 
 def deaf(*nodes: str) -> Callable[[str, str, object], bool]:
     """These nodes hear of no group's register."""
-    kinds = PutGroup | SyncTopics | Prepare | Accept
+    kinds = m.PutGroup | m.SyncTopics | m.Prepare | m.Accept
     return lambda sender, to, message: to in nodes and isinstance(message, kinds)
 
 
@@ -126,7 +97,7 @@ def test_nor_does_a_node_that_does_not_know_the_deletion() -> None:
 def test_a_parked_fetch_hears_of_the_deletion_at_once() -> None:
     cluster = Cluster(4)
     published(cluster)
-    cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch()))))
+    cluster.ask("a", m.AckRequest(receipts(cluster.ask("a", fetch()))))
     keys = [
         cluster.submit(node, fetch(wait=1.0)) for node in "abcd"
     ]  # one of them has no replica: its sub-fetch parks
@@ -139,11 +110,11 @@ def test_a_fetch_of_many_topics_goes_on_with_the_others() -> None:
     cluster = with_messages()
     other = cluster.topic("other")
     pattern = fetch(wait=1.0)._replace(topics=("*",))
-    cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch()))))
-    cluster.ask("b", SetGroup("other", "g"))
+    cluster.ask("a", m.AckRequest(receipts(cluster.ask("a", fetch()))))
+    cluster.ask("b", m.SetGroup("other", "g"))
     deleted(cluster)
     key = cluster.submit("a", pattern)
-    more(cluster, other, cluster.ask("a", OpenSession()).producer_id, 0)
+    more(cluster, other, cluster.ask("a", m.OpenSession()).producer_id, 0)
     assert [item.receipt.partition.topic for item in receipts(cluster.replies[key])] == [other.id]
     assert is_not_found(cluster.ask("a", pattern._replace(topics=("other", "jobs"))))
 
@@ -153,17 +124,17 @@ def test_deleted_twice_it_is_deleted_and_an_unknown_one_is_not_found() -> None:
     created(cluster)
     first = deleted(cluster)
     assert deleted(cluster, "a").generation == first.generation + 1
-    assert is_not_found(cluster.ask("a", DeleteGroup("jobs", "mian")), "no group 'mian'")
-    assert is_not_found(cluster.ask("a", DeleteGroup("job", "g")), "no topic 'job'")
+    assert is_not_found(cluster.ask("a", m.DeleteGroup("jobs", "mian")), "no group 'mian'")
+    assert is_not_found(cluster.ask("a", m.DeleteGroup("job", "g")), "no topic 'job'")
 
 
 def test_only_creation_makes_it_again() -> None:
     cluster = with_messages()
     cluster.ask("a", fetch(most=1, hold_time=1.0))
     before = deleted(cluster)
-    listed = cluster.ask("a", Metadata(("jobs",)), of=MetadataReply)
+    listed = cluster.ask("a", m.Metadata(("jobs",)), of=m.MetadataReply)
     assert listed.groups == ()
-    assert is_not_found(cluster.ask("a", SetGroup("jobs", "g", rewind=True)))
+    assert is_not_found(cluster.ask("a", m.SetGroup("jobs", "g", rewind=True)))
     again = created(cluster)
     assert again.generation > before.generation, "above all before"
     cluster.advance(1)
@@ -187,7 +158,7 @@ def test_a_creation_that_missed_a_deletion_and_a_creation_names_the_group_of_tod
     deleted(cluster, "a")
     again = created(cluster, "a")
     cluster.hear_all()
-    reply = cluster.ask("c", SetGroup("jobs", "g"), of=GroupReply)
+    reply = cluster.ask("c", m.SetGroup("jobs", "g"), of=m.GroupReply)
     assert reply.group.generation == again.generation
 
 
@@ -197,7 +168,7 @@ def test_a_replica_that_refuses_as_it_missed_the_creation_is_told_at_once() -> N
     deleted(cluster)
     cluster.drop = deaf("c")
     again = created(cluster, "a")
-    cluster.drop = lambda sender, to, message: isinstance(message, SyncTopics)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.SyncTopics)
     assert spans(cluster.ask("a", fetch())) == [(0, 10)]
     assert cluster.nodes["c"].catalogue.groups[(topic.id, "g")] == again
 
@@ -217,7 +188,7 @@ def test_it_stays_for_good_through_restarts_resync_and_new_partitions() -> None:
     assert cluster.nodes["c"].catalogue.groups[(topic.id, "g")] == gone, "a snapshot"
     wipe(cluster, "c", 5)
     assert cluster.nodes["c"].catalogue.groups[(topic.id, "g")] == gone, "a resync"
-    assert isinstance(cluster.ask("a", AlterTopic("jobs", partitions=3)), TopicReply)
+    assert isinstance(cluster.ask("a", m.AlterTopic("jobs", partitions=3)), m.TopicReply)
     assert is_not_found(cluster.ask("c", fetch()))
     cluster.advance(70)
     assert views(cluster) == [set(), set(), set()]
@@ -228,9 +199,9 @@ def test_the_deletion_is_carried_to_new_partitions() -> None:
     cluster = Cluster(5)
     published(cluster)
     created(cluster)
-    cluster.drop = lambda sender, to, message: isinstance(message, SyncTopics)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.SyncTopics)
     deleted(cluster)
-    assert isinstance(cluster.ask("a", AlterTopic("jobs", partitions=4)), TopicReply)
+    assert isinstance(cluster.ask("a", m.AlterTopic("jobs", partitions=4)), m.TopicReply)
     for core in cluster.nodes.values():
         assert all(register.deleted for register in core.catalogue.groups.values())
 
@@ -240,16 +211,16 @@ def test_a_rewind_that_overlaps_a_deletion_does_not_bring_the_group_back() -> No
     cluster, topic, _ = with_session()
     created(cluster)
     late = held_back(
-        cluster, lambda sender, to, message: isinstance(message, Accept) and sender == "a" and to != "a"
+        cluster, lambda sender, to, message: isinstance(message, m.Accept) and sender == "a" and to != "a"
     )
-    key = cluster.submit("a", SetGroup("jobs", "g", rewind=True))
+    key = cluster.submit("a", m.SetGroup("jobs", "g", rewind=True))
     cluster.hear_all()
     deleted(cluster)
     for sender, to, message in late:
         cluster.send(sender, to, message)
     cluster.run()
     cluster.advance(6)
-    assert isinstance(cluster.replies[key], Failed)
+    assert isinstance(cluster.replies[key], m.Failed)
     assert all(core.catalogue.is_group_deleted(topic.id, "g") for core in cluster.nodes.values())
 
 
@@ -265,7 +236,7 @@ def test_a_node_without_a_replica_that_does_not_know_is_told_by_its_legs() -> No
 
 def test_state_of_its_readers_is_deleted_with_the_group() -> None:
     cluster = with_messages()
-    cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch()))))
+    cluster.ask("a", m.AckRequest(receipts(cluster.ask("a", fetch()))))
     for node in "abc":
         cluster.submit(node, fetch(wait=1.0))
     cluster.advance(0.6)
@@ -283,8 +254,8 @@ def test_state_of_its_readers_is_deleted_with_the_group() -> None:
 def test_a_purge_that_is_under_way_hears_of_the_deletion() -> None:
     cluster = with_messages()
     created(cluster)
-    cluster.drop = lambda sender, to, message: isinstance(message, ReplicaListReply)
-    key = cluster.submit("a", PurgeRequest("jobs", 0, "g"))
+    cluster.drop = lambda sender, to, message: isinstance(message, m.ReplicaListReply)
+    key = cluster.submit("a", m.PurgeRequest("jobs", 0, "g"))
     deleted(cluster)
     assert is_not_found(cluster.replies[key])
 
@@ -294,23 +265,23 @@ def test_a_late_request_makes_no_view_and_gets_not_found() -> None:
     got = receipts(cluster.ask("a", fetch(most=3)))
     deleted(cluster)
     for node in "abc":
-        assert outcomes(cluster.ask(node, AckRequest(got))) == [Code.NOT_FOUND]
-        assert outcomes(cluster.ask(node, ExtendRequest(got, 5.0, 0.0))) == [Code.NOT_FOUND]
-        assert outcomes(cluster.ask(node, RejectRequest(got, 1.0, None))) == [Code.NOT_FOUND]
-        assert outcomes(cluster.ask(node, RejectRequest(got, 0.0, DEATH))) == [Code.NOT_FOUND]
-        assert is_not_found(cluster.ask(node, PurgeRequest("jobs", 0, "g")))
-        assert is_not_found(cluster.ask(node, PurgeRequest("jobs", 0, "g!dead")))
-        assert is_not_found(cluster.ask(node, PeekRequest("jobs", 0, "g", "all", (0, 0), 10)))
+        assert outcomes(cluster.ask(node, m.AckRequest(got))) == [Code.NOT_FOUND]
+        assert outcomes(cluster.ask(node, m.ExtendRequest(got, 5.0, 0.0))) == [Code.NOT_FOUND]
+        assert outcomes(cluster.ask(node, m.RejectRequest(got, 1.0, None))) == [Code.NOT_FOUND]
+        assert outcomes(cluster.ask(node, m.RejectRequest(got, 0.0, DEATH))) == [Code.NOT_FOUND]
+        assert is_not_found(cluster.ask(node, m.PurgeRequest("jobs", 0, "g")))
+        assert is_not_found(cluster.ask(node, m.PurgeRequest("jobs", 0, "g!dead")))
+        assert is_not_found(cluster.ask(node, m.PeekRequest("jobs", 0, "g", "all", (0, 0), 10)))
         assert is_not_found(cluster.ask(node, fetch("g!dead")))
     assert views(cluster) == [set(), set(), set()]
 
 
-@pytest.mark.parametrize("kind", [Hold, Ack, Reject, Merge, SyncState])
+@pytest.mark.parametrize("kind", [m.Hold, m.Ack, m.Reject, m.Merge, m.SyncState])
 def test_nor_does_any_message_of_a_node_that_does_not_know(kind: type) -> None:
     """c goes on as if the group were there. Once it knows, no effect of its requests is left."""
     cluster = with_messages()
     got = receipts(cluster.ask("c", fetch(most=3, hold_time=50.0)))
-    cluster.ask("c", AckRequest((got[0]._replace(spans=(got[0].receipt.span._replace(stop=1),)),)))
+    cluster.ask("c", m.AckRequest((got[0]._replace(spans=(got[0].receipt.span._replace(stop=1),)),)))
     cluster.drop = deaf("c")
     deleted(cluster)
     seen: list[object] = []
@@ -321,15 +292,15 @@ def test_nor_does_any_message_of_a_node_that_does_not_know(kind: type) -> None:
         return deaf("c")(sender, to, message)
 
     cluster.drop = watch
-    if kind is Hold:
+    if kind is m.Hold:
         cluster.submit("c", fetch())
-    elif kind is Ack:
-        cluster.submit("c", AckRequest(got))
-    elif kind is Reject:
-        cluster.submit("c", RejectRequest(got, 0.0, DEATH))
-    elif kind is Merge:
-        deaths = SpanRecord(got[0].receipt.span, Record(0, 0, Kind.DEAD, DEATH))
-        cluster.submit("c", RedriveRequest("jobs", 0, "g", (deaths,)))
+    elif kind is m.Ack:
+        cluster.submit("c", m.AckRequest(got))
+    elif kind is m.Reject:
+        cluster.submit("c", m.RejectRequest(got, 0.0, DEATH))
+    elif kind is m.Merge:
+        deaths = m.SpanRecord(got[0].receipt.span, Record(0, 0, Kind.DEAD, DEATH))
+        cluster.submit("c", m.RedriveRequest("jobs", 0, "g", (deaths,)))
     cluster.advance(20)
     assert seen, f"no {kind.__name__} was sent"
     assert views(cluster)[:2] == [set(), set()]
@@ -344,7 +315,7 @@ def test_a_node_that_knows_of_no_register_takes_a_late_ack_until_it_hears() -> N
     got = receipts(cluster.ask("a", fetch(most=3)))
     deleted(cluster, "a")
     assert (topic.id, "g") not in cluster.nodes["c"].catalogue.groups
-    assert outcomes(cluster.ask("c", AckRequest(got))) == [Code.NOT_FOUND]
+    assert outcomes(cluster.ask("c", m.AckRequest(got))) == [Code.NOT_FOUND]
     assert views(cluster)[:2] == [set(), set()]
     cluster.hear_all(20)
     assert views(cluster) == [set(), set(), set()]
@@ -357,19 +328,19 @@ def test_deletion_voids_all_records_dead_letters_too() -> None:
     """Made again from latest, so that no predicate covers the messages published before."""
     cluster, topic, producer_id = with_session()
     got = receipts(cluster.ask("a", fetch(most=2)))
-    cluster.ask("a", RejectRequest(got, 0.0, DEATH))
-    listed = cluster.ask("a", PeekRequest("jobs", 0, "g", "dead", (0, 0), 10), of=PeekReply)
-    deaths = tuple(SpanRecord(item.span, item.record) for item in listed.items)
+    cluster.ask("a", m.RejectRequest(got, 0.0, DEATH))
+    listed = cluster.ask("a", m.PeekRequest("jobs", 0, "g", "dead", (0, 0), 10), of=m.PeekReply)
+    deaths = tuple(m.SpanRecord(item.span, item.record) for item in listed.items)
     assert deaths
     deleted(cluster)
     cluster.advance(1)
     created(cluster, start="latest")
     for node in "abc":
         assert spans(cluster.ask(node, fetch("g!dead"))) == []
-        reply = cluster.ask(node, PeekRequest("jobs", 0, "g", "dead", (0, 0), 10, complete=True))
-        assert isinstance(reply, PeekReply)
+        reply = cluster.ask(node, m.PeekRequest("jobs", 0, "g", "dead", (0, 0), 10, complete=True))
+        assert isinstance(reply, m.PeekReply)
         assert reply.items == ()
-    assert outcomes(cluster.ask("b", RedriveRequest("jobs", 0, "g", deaths))) == [Code.NOT_FOUND]
+    assert outcomes(cluster.ask("b", m.RedriveRequest("jobs", 0, "g", deaths))) == [Code.NOT_FOUND]
     assert spans(cluster.ask("a", fetch())) == []
     more(cluster, topic, producer_id, 10)
     assert spans(cluster.ask("a", fetch())) == [(10, 11)]
@@ -384,7 +355,7 @@ def test_an_ack_after_a_deletion_stays_where_the_deletion_comes_later() -> None:
     gone = deleted(cluster)
     cluster.advance(1)
     made = created(cluster, "b")
-    assert outcomes(cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch(most=3)))))) == ["acked"]
+    assert outcomes(cluster.ask("a", m.AckRequest(receipts(cluster.ask("a", fetch(most=3)))))) == ["acked"]
     core = cluster.nodes["c"]
     (replica,) = core.replicas.values()
 
@@ -406,19 +377,19 @@ def test_an_ack_after_a_deletion_stays_where_the_deletion_comes_later() -> None:
 
 def test_a_dead_letter_in_hand_is_stale_when_the_group_was_made_again() -> None:
     cluster = with_messages()
-    cluster.ask("a", RejectRequest(receipts(cluster.ask("a", fetch(most=2))), 0.0, DEATH))
+    cluster.ask("a", m.RejectRequest(receipts(cluster.ask("a", fetch(most=2))), 0.0, DEATH))
     deaths = receipts(cluster.ask("a", fetch("g!dead", hold_time=50.0)))
     deleted(cluster)
     cluster.advance(1)
     created(cluster, start="latest")
-    assert outcomes(cluster.ask("b", AckRequest(deaths))) == [Code.STALE_GENERATION]
+    assert outcomes(cluster.ask("b", m.AckRequest(deaths))) == [Code.STALE_GENERATION]
 
 
 def test_a_replica_that_missed_both_brings_nothing_back() -> None:
     """c has acks and a dead letter of the group that was; no peer takes them from it, and it drops them."""
     cluster = with_messages()
     got = receipts(cluster.ask("c", fetch(most=4)))
-    cluster.ask("c", RejectRequest(got, 0.0, DEATH))
+    cluster.ask("c", m.RejectRequest(got, 0.0, DEATH))
     cluster.kill("c")
     deleted(cluster)
     cluster.advance(1)
@@ -437,12 +408,12 @@ def test_made_again_at_once_it_gives_no_one_company() -> None:
     deleted(cluster)
     created(cluster)
     assert spans(cluster.ask("b", fetch())) == [(3, 10)], "somebody is at work on the first three"
-    assert outcomes(cluster.ask("b", AckRequest(before))) == [Code.STALE_GENERATION]
+    assert outcomes(cluster.ask("b", m.AckRequest(before))) == [Code.STALE_GENERATION]
     cluster.advance(10.1)
     after = receipts(cluster.ask("b", fetch(most=3)))
     assert [item.receipt.span.start for item in after][:1] == [0]
     assert min(item.receipt.owner.ballot for item in after) > before[0].receipt.owner.ballot
-    reply = cluster.ask("c", PeekRequest("jobs", 0, "g", "all", (0, 0), 10), of=PeekReply)
+    reply = cluster.ask("c", m.PeekRequest("jobs", 0, "g", "all", (0, 0), 10), of=m.PeekReply)
     assert reply.items[0].attempts == 0, "attempts begin anew"
 
 
@@ -451,8 +422,8 @@ def test_a_hold_that_ends_while_a_group_skips_is_offered_before_the_rest_of_its_
     cluster = with_messages()
     cluster.ask("a", fetch(most=1, hold_time=2.0))
     deleted(cluster)
-    cluster.drop = lambda sender, to, message: isinstance(message, ReplicaListReply) and sender != to
-    cluster.submit("a", SetGroup("jobs", "g", start="latest"))
+    cluster.drop = lambda sender, to, message: isinstance(message, m.ReplicaListReply) and sender != to
+    cluster.submit("a", m.SetGroup("jobs", "g", start="latest"))
     cluster.advance(3.0)
     assert any(replica.views.groups["g"].available.messages == 1 for replica in replicas(cluster))
     cluster.hear_all(3.0)
@@ -487,7 +458,7 @@ def test_a_release_still_frees_what_is_held() -> None:
     cluster = with_messages()
     got = receipts(cluster.ask("a", fetch(most=3, hold_time=10.0)))
     deleted(cluster)
-    cluster.ask("b", ReleaseRequest(got))
+    cluster.ask("b", m.ReleaseRequest(got))
     created(cluster)
     assert spans(cluster.ask("b", fetch())) == [(0, 10)]
 
@@ -498,22 +469,22 @@ def test_a_release_still_frees_what_is_held() -> None:
 def test_reclaim_deletes_what_only_that_group_kept() -> None:
     cluster = with_messages()
     cluster.ask("a", fetch("mian", most=1, hold_time=1.0))
-    cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch("main")))))
+    cluster.ask("a", m.AckRequest(receipts(cluster.ask("a", fetch("main")))))
     cluster.advance(20)
     assert batches(cluster) == [1, 1, 1], "the typo keeps it"
     late = receipts(cluster.ask("a", fetch("mian", hold_time=1.0)))
     deleted(cluster, group="mian")
-    cluster.submit("a", AckRequest(late))
+    cluster.submit("a", m.AckRequest(late))
     cluster.advance(20)
     assert batches(cluster) == [0, 0, 0]
 
 
 def test_payload_that_only_that_group_wanted_is_not_missed() -> None:
     cluster = with_messages()
-    cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch("main")))))
+    cluster.ask("a", m.AckRequest(receipts(cluster.ask("a", fetch("main")))))
     cluster.advance(20)
     assert batches(cluster) == [0, 0, 0]
-    cluster.ask("b", SetGroup("jobs", "mian"))
+    cluster.ask("b", m.SetGroup("jobs", "mian"))
     tables = [replica.batches for core in cluster.nodes.values() for replica in core.replicas.values()]
     assert [each.requested.messages for each in tables] == [10, 10, 10]
     deleted(cluster, group="mian")
@@ -522,8 +493,8 @@ def test_payload_that_only_that_group_wanted_is_not_missed() -> None:
 
 def test_a_dead_letter_of_a_deleted_group_keeps_nothing() -> None:
     cluster = with_messages()
-    cluster.ask("a", RejectRequest(receipts(cluster.ask("a", fetch("mian"))), 0.0, DEATH))
-    cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch("main")))))
+    cluster.ask("a", m.RejectRequest(receipts(cluster.ask("a", fetch("mian"))), 0.0, DEATH))
+    cluster.ask("a", m.AckRequest(receipts(cluster.ask("a", fetch("main")))))
     cluster.advance(20)
     assert batches(cluster) == [1, 1, 1]
     deleted(cluster, group="mian")
@@ -534,8 +505,8 @@ def test_a_dead_letter_of_a_deleted_group_keeps_nothing() -> None:
 def test_a_deletion_that_too_few_know_is_unknown_and_can_be_repeated() -> None:
     cluster, topic, _ = with_session()
     created(cluster)
-    cluster.drop = lambda sender, to, message: isinstance(message, PutGroup) and to != "a"
-    check_failed(cluster.ask("a", DeleteGroup("jobs", "g"), 6), Code.OUTCOME_UNKNOWN)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.PutGroup) and to != "a"
+    check_failed(cluster.ask("a", m.DeleteGroup("jobs", "g"), 6), Code.OUTCOME_UNKNOWN)
     cluster.hear_all()
     deleted(cluster, "c")
     assert all(core.catalogue.is_group_deleted(topic.id, "g") for core in cluster.nodes.values())
@@ -545,7 +516,7 @@ def test_a_fetch_that_was_answered_not_found_goes_no_further() -> None:
     """It asks whether the group is there, and hears of the deletion first, then of nothing from the third node."""
     cluster = with_messages(3)
     cluster.drop = lambda sender, target, message: (
-        target == "c" and sender != "c" and isinstance(message, PutGroup | SyncTopics)
+        target == "c" and sender != "c" and isinstance(message, m.PutGroup | m.SyncTopics)
     )
     cluster.ask("a", fetch(most=1))
     deleted(cluster, "b")  # c has heard of neither

@@ -10,22 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from quorumq.core.messages import (
-    Ack,
-    AckRequest,
-    AlterTopic,
-    CloseSession,
-    DeleteTopic,
-    OpenSession,
-    Owned,
-    Part,
-    Publish,
-    PublishReply,
-    ReceiptPart,
-    ReleaseRequest,
-    SetGroup,
-    SyncDigests,
-)
+from quorumq.core import messages as m
 from quorumq.core.values import limits
 from quorumq.core.values.types import Latest, PartitionId, Span
 from quorumq.wire.batch import Message, decode_header, encode_record, pack_spans
@@ -88,19 +73,19 @@ STEPS = {"publish": 8, "fetch": 5, "ack": 6}
 def test_one_message_costs_so_many_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Exact and the same on any machine: who adds a call to every step sees it here."""
     cluster = Cluster(checks=False, **QUIET)
-    topic, producer_id = cluster.topic(), cluster.ask("a", OpenSession()).producer_id
+    topic, producer_id = cluster.topic(), cluster.ask("a", m.OpenSession()).producer_id
     by_request: dict[str, list[int]] = {}
     for seq in range(3):  # the first one registers the group, and functions compile what they need
         batch = cluster.batch(topic, producer_id, seq, [b"x"])
         by_request["publish"] = steps_of(
-            monkeypatch, lambda batch=batch: cluster.ask("a", Publish(batch)), builtins=False
+            monkeypatch, lambda batch=batch: cluster.ask("a", m.Publish(batch)), builtins=False
         )
-        got: list[tuple[ReceiptPart, ...]] = []
+        got: list[tuple[m.ReceiptPart, ...]] = []
         by_request["fetch"] = steps_of(
             monkeypatch, lambda got=got: got.append(taken(cluster, 1)), builtins=False
         )
         by_request["ack"] = steps_of(
-            monkeypatch, lambda got=got: cluster.ask("b", AckRequest(got[0])), builtins=False
+            monkeypatch, lambda got=got: cluster.ask("b", m.AckRequest(got[0])), builtins=False
         )
     assert {name: len(steps) for name, steps in by_request.items()} == STEPS
     assert {name: sum(steps) for name, steps in by_request.items() if sum(steps) > SLACK * CALLS[name]} == {}
@@ -114,17 +99,17 @@ MESSAGE_SAID = 12
 
 def test_a_message_in_a_row_of_them_costs_so_much(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(heartbeat=600.0, checks=False, **QUIET)
-    topic, producer_id = cluster.topic(), cluster.ask("a", OpenSession()).producer_id
+    topic, producer_id = cluster.topic(), cluster.ask("a", m.OpenSession()).producer_id
     said: list[object] = []
 
     def one(seq: int) -> None:
         waiting = cluster.submit("b", fetch(wait=1.0))
         cluster.advance(0.001)
         assert isinstance(
-            cluster.ask("a", Publish(cluster.batch(topic, producer_id, seq, [b"x"]))), PublishReply
+            cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, seq, [b"x"]))), m.PublishReply
         )
         cluster.advance(0.001)
-        assert outcomes(cluster.ask("b", AckRequest(receipts(cluster.replies[waiting])))) == ["acked"]
+        assert outcomes(cluster.ask("b", m.AckRequest(receipts(cluster.replies[waiting])))) == ["acked"]
         cluster.advance(0.0015)
 
     one(0)
@@ -142,13 +127,13 @@ def test_a_message_in_a_row_of_them_costs_so_much(monkeypatch: pytest.MonkeyPatc
 def beside(topics: int) -> int:
     """Calls of a publish that a parked FETCH waits for, beside one parked for each of ``count`` other topics."""
     cluster = Cluster(checks=False, **QUIET)
-    topic, producer_id = cluster.topic(), cluster.ask("a", OpenSession()).producer_id
+    topic, producer_id = cluster.topic(), cluster.ask("a", m.OpenSession()).producer_id
     for number in range(topics):
         cluster.topic(f"other{number}")
         cluster.submit("a", fetch(wait=1.0)._replace(topics=(f"other{number}",)))
     waiting = cluster.submit("a", fetch(wait=1.0))
     count = calls(
-        lambda: cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"]))), builtins=False
+        lambda: cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 0, [b"x"]))), builtins=False
     )
     assert receipts(cluster.replies[waiting])
     return count
@@ -170,13 +155,15 @@ def test_a_fetch_of_another_topic_is_not_woken() -> None:
     ids=lambda item: item if isinstance(item, str) else item.__name__,
 )
 def test_no_step_takes_long_whatever_is_settled(
-    made: Callable[[int], tuple[Cluster, tuple[ReceiptPart, ...]]], step: str, monkeypatch: pytest.MonkeyPatch
+    made: Callable[[int], tuple[Cluster, tuple[m.ReceiptPart, ...]]],
+    step: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cluster, got = made(500)
 
     def work() -> None:
         if step == "leave":
-            answered(cluster, "c", ReleaseRequest(got))
+            answered(cluster, "c", m.ReleaseRequest(got))
         elif step == "expire and fetch":
             cluster.advance(10.0)
             answered(cluster, "b", fetch())
@@ -200,9 +187,9 @@ def new_topics() -> tuple[Cluster, object]:
 def many_partitions() -> tuple[Cluster, object]:
     """A session that is closed in as many partitions as one request may name, each of them twice."""
     cluster = Cluster(checks=False, **QUIET)
-    topic, session = cluster.topic(partitions=512), cluster.ask("a", OpenSession())
+    topic, session = cluster.topic(partitions=512), cluster.ask("a", m.OpenSession())
     locations = tuple(PartitionId(topic.id, number) for number in range(512))
-    return cluster, CloseSession(session.producer_id, locations + locations)
+    return cluster, m.CloseSession(session.producer_id, locations + locations)
 
 
 def spans_for_groups() -> tuple[Cluster, object]:
@@ -210,19 +197,19 @@ def spans_for_groups() -> tuple[Cluster, object]:
     cluster = filled(1, **QUIET)
     (topic,) = cluster.nodes["a"].catalogue.topics.values()
     for number in range(12):
-        cluster.ask("a", SetGroup(topic.name, f"group-{number}"))
-    producer_ids = sorted(cluster.ask("a", OpenSession()).producer_id for _ in range(1024))
+        cluster.ask("a", m.SetGroup(topic.name, f"group-{number}"))
+    producer_ids = sorted(cluster.ask("a", m.OpenSession()).producer_id for _ in range(1024))
     spans = tuple(Span(producer_id, 0, 1) for producer_id in producer_ids)
     records = [encode_record(Message(b"x"))] * len(spans)
-    return cluster, Publish(pack_spans(PartitionId(topic.id, 0), spans, cluster.now.wall_ms, records))
+    return cluster, m.Publish(pack_spans(PartitionId(topic.id, 0), spans, cluster.now.wall_ms, records))
 
 
 def many_batches() -> tuple[Cluster, object]:
     """A FETCH of neighbouring messages, each in a batch of its own."""
     cluster = Cluster(checks=False, **QUIET)
-    topic, producer_id = cluster.topic(), cluster.ask("a", OpenSession()).producer_id
+    topic, producer_id = cluster.topic(), cluster.ask("a", m.OpenSession()).producer_id
     for seq in range(600):
-        cluster.ask("a", Publish(cluster.batch(topic, producer_id, seq, [b"x"])))
+        cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, seq, [b"x"])))
     assert receipts(cluster.ask("c", fetch(most=1)))
     return cluster, fetch(most=10_000)
 
@@ -256,17 +243,17 @@ def of_sessions(count: int) -> Cluster:
     cluster = filled(1, **QUIET)
     (topic,) = cluster.nodes["a"].catalogue.topics.values()
     for _ in range(0, count, 512):
-        producer_ids = sorted(cluster.ask("b", OpenSession()).producer_id for _ in range(512))
+        producer_ids = sorted(cluster.ask("b", m.OpenSession()).producer_id for _ in range(512))
         spans = tuple(Span(producer_id, 0, 1) for producer_id in producer_ids)
         records = [encode_record(Message(b"x"))] * len(spans)
         batch = pack_spans(PartitionId(topic.id, 0), spans, cluster.now.wall_ms, records)
-        assert isinstance(answered(cluster, "c", Publish(batch)), PublishReply)
+        assert isinstance(answered(cluster, "c", m.Publish(batch)), m.PublishReply)
     return cluster
 
 
 def begun(cluster: Cluster, group: str) -> None:
     """Make a group from latest, and have all nodes look at their messages."""
-    answered(cluster, "a", SetGroup("jobs", group, "latest"))
+    answered(cluster, "a", m.SetGroup("jobs", group, "latest"))
     views = [replica.group(group) for core in cluster.nodes.values() for replica in core.replicas.values()]
     while any(view.backfill is not None for view in views):
         cluster.advance(limits.COSTLY_PAUSE_S)
@@ -275,7 +262,7 @@ def begun(cluster: Cluster, group: str) -> None:
 def test_fetches_of_other_groups_go_on_while_a_group_from_latest_begins() -> None:
     cluster = of_sessions(2048)
     cluster.delay = 0.001
-    late = cluster.submit("a", SetGroup("jobs", "late", "latest"))
+    late = cluster.submit("a", m.SetGroup("jobs", "late", "latest"))
     assert receipts(cluster.ask("b", fetch("other", most=10), 0.01))
     assert late not in cluster.replies
     cluster.advance(0.1)
@@ -302,8 +289,8 @@ def test_no_step_takes_long_where_a_topic_gets_a_thousand_partitions_for_many_gr
     cluster = Cluster(checks=False, **QUIET)
     cluster.topic()
     for number in range(20):
-        cluster.ask("a", SetGroup("jobs", f"group-{number}"))
-    steps = steps_of(monkeypatch, lambda: answered(cluster, "c", AlterTopic("jobs", partitions=1024)))
+        cluster.ask("a", m.SetGroup("jobs", f"group-{number}"))
+    steps = steps_of(monkeypatch, lambda: answered(cluster, "c", m.AlterTopic("jobs", partitions=1024)))
     assert max(steps) <= SLACK * 1.6 * STEP_CALLS_MAX, sorted(steps)[-5:]
 
 
@@ -313,12 +300,12 @@ def test_no_step_takes_long_where_nodes_compare_many_partitions_of_many_groups(
     cluster = Cluster(sync_interval=600.0, checks=False)
     topic = cluster.topic(partitions=512)
     for number in range(32):
-        cluster.ask("a", SetGroup("jobs", f"group-{number}"))
+        cluster.ask("a", m.SetGroup("jobs", f"group-{number}"))
     cluster.advance(1.0)
     offered: Counter[tuple[str, str]] = Counter()
 
     def count(sender: str, to: str, message: object) -> bool:
-        if isinstance(message, SyncDigests) and sender == "a":
+        if isinstance(message, m.SyncDigests) and sender == "a":
             offered[sender, to] += 1
         return False
 
@@ -331,7 +318,7 @@ def test_no_step_takes_long_where_nodes_compare_many_partitions_of_many_groups(
     assert offered == {("a", "b"): 512, ("a", "c"): 512}, "in chunks, to the last"
     core.state.at(cluster.now.mono, ("sync", "b"))
     cluster.advance(0.001)
-    cluster.ask("c", DeleteTopic("jobs", topic.id))
+    cluster.ask("c", m.DeleteTopic("jobs", topic.id))
     cluster.advance(0.5)  # the messages to be offered are gone
 
 
@@ -339,11 +326,11 @@ def test_the_holds_of_a_long_run_end_in_steps_of_bounded_size() -> None:
     """A run with every second message acked becomes as many runs: no node stands still for all of them."""
     cluster = Cluster(checks=False)
     topic, producer_id = opened(cluster)
-    cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"] * 4000)))
+    cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 0, [b"x"] * 4000)))
     (got,) = receipts(cluster.ask("a", fetch(most=4000)))
     (replica,) = cluster.nodes["a"].replicas.values()
-    acked = tuple(Owned(Span(producer_id, seq, seq + 1), got.receipt.owner) for seq in range(0, 4000, 2))
-    replica.on_ack("a", Ack(0, replica.partition, replica.topic.epoch, "g", 0, acked), cluster.now)
+    acked = tuple(m.Owned(Span(producer_id, seq, seq + 1), got.receipt.owner) for seq in range(0, 4000, 2))
+    replica.on_ack("a", m.Ack(0, replica.partition, replica.topic.epoch, "g", 0, acked), cluster.now)
     view, held = replica.group("g"), []
     cluster.time += 10.0
     while cluster.nodes["a"].state.timers and view.held_count:
@@ -359,14 +346,14 @@ def test_a_message_published_alone_takes_little_memory_while_it_waits() -> None:
     cluster = Cluster(1)
     topic = cluster.topic(rf=1)
     cluster.ask("a", fetch())
-    producer_id = cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
+    producer_id = cluster.ask("a", m.OpenSession()).producer_id  # type: ignore[union-attr]
     core = cluster.nodes["a"]
     (replica,) = core.replicas.values()
 
     def store(seq: int) -> None:
         batch = cluster.batch(topic, producer_id, seq, [b"x" * 100])
         came = batch._replace(header=decode_header(batch.raw))  # as over the wire
-        replica.storing.take("a", Part(topic.epoch, came), topic, cluster.now, asked=True)
+        replica.storing.take("a", m.Part(topic.epoch, came), topic, cluster.now, asked=True)
         core.voter.on_durable(core.state.next_batch - 1, cluster.now)
 
     for seq in range(100):

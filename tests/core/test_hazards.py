@@ -8,23 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from quorumq.core.messages import (
-    Ack,
-    AckRequest,
-    CreateTopic,
-    ExtendRequest,
-    Failed,
-    FetchReply,
-    Hold,
-    HoldReply,
-    HoldsReply,
-    Publish,
-    PublishReply,
-    RejectRequest,
-    Release,
-    Store,
-    SyncDigests,
-)
+from quorumq.core import messages as m
 from quorumq.core.messages.records import AttemptsCounted, RecordsMerged
 from quorumq.core.node.nodecore import NodeCore
 from quorumq.core.values.spans import SpanMap
@@ -62,9 +46,9 @@ def token(cluster: Cluster, node: str) -> Stamp:
 def test_a_voter_that_forgot_its_holds_makes_no_second_majority() -> None:
     """a holds with b's vote alone; b is killed and comes back knowing nothing: b and c are no majority yet."""
     cluster, _, producer_id = with_session(1, hold_time_max=10.0)
-    cluster.drop = lambda sender, to, message: isinstance(message, Hold) and to == "c"
+    cluster.drop = lambda sender, to, message: isinstance(message, m.Hold) and to == "c"
     assert len(receipts(cluster.ask("a", fetch(hold_time=10.0)))) == 1
-    cluster.drop = lambda sender, to, message: isinstance(message, HoldsReply) or {sender, to} == {"a", "c"}
+    cluster.drop = lambda sender, to, message: isinstance(message, m.HoldsReply) or {sender, to} == {"a", "c"}
     cluster.crash("b")
     for _ in range(4):
         assert asked(cluster, "c") == []
@@ -89,22 +73,22 @@ def test_a_hold_that_overtook_its_own_release_delays_no_client_and_a_late_releas
     late: list[tuple[str, str, object]] = []
 
     def keep(sender: str, to: str, message: object) -> bool:
-        if isinstance(message, Hold | Release) and sender == "a":
+        if isinstance(message, m.Hold | m.Release) and sender == "a":
             late.append((sender, to, message))
-        return isinstance(message, Hold) and sender == "a"
+        return isinstance(message, m.Hold) and sender == "a"
 
     cluster.drop = keep
     asked(cluster, "a")  # no node learns of it: lost, and released everywhere
     cluster.hear_all()
-    holds = [item for item in late if isinstance(item[2], Hold) and item[1] == "c"]
+    holds = [item for item in late if isinstance(item[2], m.Hold) and item[1] == "c"]
     assert holds
-    assert any(isinstance(message, Release) for _, _, message in late)
+    assert any(isinstance(message, m.Release) for _, _, message in late)
     for item in holds[-1:]:
         hand_over(cluster, *item)  # c: a hold of an attempt that was given up
     assert replica_of(cluster, "c").group("g").held_count == 1
     assert asked(cluster, "b", hold_time=10.0) == [(producer_id, 0, 1)], "a and b are a majority"
     for item in late:
-        if isinstance(item[2], Release):
+        if isinstance(item[2], m.Release):
             hand_over(cluster, *item)
     for node in "ac":
         assert asked(cluster, node) == []
@@ -127,18 +111,22 @@ def test_a_late_reject_or_extend_touches_no_other_hold() -> None:
     cluster.advance(1.1)
     second = receipts(cluster.ask("b", fetch(hold_time=10.0)))
     assert second[0].receipt.owner.ballot > first[0].receipt.owner.ballot
-    for request in (RejectRequest(first), RejectRequest(first, 0.0, DEATH), ExtendRequest(first, 10.0, 0.0)):
+    for request in (
+        m.RejectRequest(first),
+        m.RejectRequest(first, 0.0, DEATH),
+        m.ExtendRequest(first, 10.0, 0.0),
+    ):
         for node in "abc":
             assert outcomes(cluster.ask(node, request)) == ["hold-lost"]
     assert asked(cluster, "c") == []
-    assert outcomes(cluster.ask("c", AckRequest(second))) == ["acked"]
+    assert outcomes(cluster.ask("c", m.AckRequest(second))) == ["acked"]
 
 
 def test_messages_held_by_a_dead_coordinator_come_back_within_one_hold_time() -> None:
     """a has its majority, and is killed before it hears of it; the message must not be hidden for longer."""
     cluster, _, producer_id = with_session(1, hold_time_max=4.0)
     cluster.ask("b", fetch("other"))
-    cluster.drop = lambda sender, to, message: isinstance(message, HoldReply) and to == "a"
+    cluster.drop = lambda sender, to, message: isinstance(message, m.HoldReply) and to == "a"
     cluster.submit("a", fetch(hold_time=4.0))
     assert all(replica_of(cluster, node).group("g").held_count for node in "abc")
     cluster.kill("a")
@@ -156,12 +144,12 @@ def test_messages_held_by_a_dead_coordinator_come_back_within_one_hold_time() ->
 def test_an_ack_of_a_minority_is_called_unknown_spreads_and_may_be_repeated_anywhere() -> None:
     cluster, _, producer_id = with_session(2, request_timeout=2.0)
     one, two = (receipts(cluster.ask("a", fetch(most=1, hold_time=30.0))) for _ in range(2))
-    cluster.drop = lambda sender, to, message: isinstance(message, Ack) and sender != to
-    keys = [cluster.submit("b", AckRequest(got)) for got in (one, two)]
+    cluster.drop = lambda sender, to, message: isinstance(message, m.Ack) and sender != to
+    keys = [cluster.submit("b", m.AckRequest(got)) for got in (one, two)]
     cluster.advance(2.1)
     assert [outcomes(cluster.replies[key]) for key in keys] == [["outcome-unknown"]] * 2
     cluster.hear_all()
-    assert outcomes(cluster.ask("c", AckRequest(one))) == ["acked"]
+    assert outcomes(cluster.ask("c", m.AckRequest(one))) == ["acked"]
     cluster.advance(10)
     for node in "abc":
         assert record_of(cluster, node, Span(producer_id, 0, 2)).kind == Kind.ACKED
@@ -172,25 +160,25 @@ def test_one_tombstone_outweighs_any_number_of_oks_whenever_it_comes() -> None:
     for first in "bc":
         cluster = Cluster(5)
         topic, producer_id = opened(cluster, rf=5)
-        cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"])))
+        cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 0, [b"x"])))
         cluster.ask("a", fetch("other"))
         got = receipts(cluster.ask("c", fetch(hold_time=1.0)))
-        cluster.drop = lambda sender, to, message: isinstance(message, Ack | SyncDigests) and sender != to
-        cluster.submit("c", AckRequest(got))
+        cluster.drop = lambda sender, to, message: isinstance(message, m.Ack | m.SyncDigests) and sender != to
+        cluster.submit("c", m.AckRequest(got))
         cluster.advance(1.1)
         replies: list[tuple[str, str, object]] = []
 
         def keep(
             sender: str, to: str, message: object, replies: list[tuple[str, str, object]] = replies
         ) -> bool:
-            if isinstance(message, HoldReply) and sender != to:
+            if isinstance(message, m.HoldReply) and sender != to:
                 replies.append((sender, to, message))
                 return True
-            return isinstance(message, SyncDigests)
+            return isinstance(message, m.SyncDigests)
 
         cluster.drop = keep
         key = cluster.submit("a", fetch())
-        cluster.drop = lambda sender, to, message: isinstance(message, SyncDigests)
+        cluster.drop = lambda sender, to, message: isinstance(message, m.SyncDigests)
         for item in sorted(replies, key=lambda item, first=first: (item[0] != first, item[0])):  # type: ignore[misc]
             if item[0] in "bc":
                 hand_over(cluster, *item)
@@ -205,14 +193,14 @@ def test_a_replica_that_slept_through_ack_and_reclaim_brings_nothing_back() -> N
     cluster, topic, producer_id = with_session(3, hold_time_max=5.0, heartbeat=60.0)
     got = receipts(cluster.ask("a", fetch(hold_time=5.0)))
     cluster.kill("c")
-    assert outcomes(cluster.ask("a", AckRequest(got))) == ["acked"]
+    assert outcomes(cluster.ask("a", m.AckRequest(got))) == ["acked"]
     cluster.advance(100)
     assert not replica_of(cluster, "a").batches.stored
-    cluster.drop = lambda sender, to, message: isinstance(message, SyncDigests)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.SyncDigests)
     cluster.start("c", 6)
     assert asked(cluster, "c", hold_time=5.0) == [], "the others answer with the tombstone"
     assert isinstance(
-        cluster.ask("c", Publish(cluster.batch(topic, producer_id, 0, [b"0", b"1", b"2"]))), PublishReply
+        cluster.ask("c", m.Publish(cluster.batch(topic, producer_id, 0, [b"0", b"1", b"2"]))), m.PublishReply
     )
     cluster.hear_all(20)
     for node in "abc":
@@ -224,19 +212,19 @@ def test_a_replica_that_slept_through_ack_and_reclaim_brings_nothing_back() -> N
 def test_a_message_that_comes_after_its_tombstone_is_dead_on_arrival() -> None:
     """c is down when the message is stored, up when it is acked, and gets it after another start."""
     cluster = Cluster(hold_time_max=5.0)
-    cluster.drop = lambda sender, to, message: to == "c" and isinstance(message, Store) and sender != to
+    cluster.drop = lambda sender, to, message: to == "c" and isinstance(message, m.Store) and sender != to
     topic, producer_id = published(cluster, 1)
     cluster.ask("a", fetch("other", hold_time=5.0))  # keeps the payload
-    assert outcomes(cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch(hold_time=5.0)))))) == [
+    assert outcomes(cluster.ask("a", m.AckRequest(receipts(cluster.ask("a", fetch(hold_time=5.0)))))) == [
         "acked"
     ]
     assert not replica_of(cluster, "c").batches.present
     assert any(isinstance(record, RecordsMerged) for record in cluster.journals["c"])
     cluster.kill("c")
-    cluster.drop = lambda sender, to, message: isinstance(message, SyncDigests)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.SyncDigests)
     cluster.start("c")
     stored = next(record for record in cluster.journals["a"] if hasattr(record, "batch"))
-    hand_over(cluster, "a", "c", Store(0, topic.epoch, stored.batch))
+    hand_over(cluster, "a", "c", m.Store(0, topic.epoch, stored.batch))
     assert replica_of(cluster, "c").batches.present.messages == 1
     assert record_of(cluster, "c", Span(producer_id, 0, 1)).kind == Kind.ACKED
     assert not replica_of(cluster, "c").group("g").available.messages
@@ -253,7 +241,7 @@ def test_however_torn_the_tombstones_are_none_is_dropped_and_they_close_up_again
     (got,) = receipts(cluster.ask("a", fetch(most=4200, hold_time=60.0)))
     cluster.kill("c")
     odd = tuple(Span(producer_id, seq, seq + 1) for seq in range(1, 4200, 2))
-    assert set(outcomes(cluster.ask("a", AckRequest((got._replace(spans=odd),))))) == {"acked"}
+    assert set(outcomes(cluster.ask("a", m.AckRequest((got._replace(spans=odd),))))) == {"acked"}
     cluster.start("c", 1.6)
     runs = [len(replica_of(cluster, node).group("g").records.items()) for node in "abc"]
     assert runs == [2100, 2100, 2100]
@@ -264,7 +252,7 @@ def test_however_torn_the_tombstones_are_none_is_dropped_and_they_close_up_again
     ]
     assert sum(len(record.entries) for record in kept) == 2100
     even = tuple(Span(producer_id, seq, seq + 1) for seq in range(0, 4200, 2))
-    cluster.ask("a", AckRequest((got._replace(spans=even),)))
+    cluster.ask("a", m.AckRequest((got._replace(spans=even),)))
     assert [len(replica_of(cluster, node).group("g").records.items()) for node in "abc"] == [1, 1, 1]
 
 
@@ -274,7 +262,7 @@ def test_however_torn_the_tombstones_are_none_is_dropped_and_they_close_up_again
 def test_a_dead_letter_is_in_one_record_and_survives_the_death_of_all_nodes() -> None:
     cluster, _, producer_id = with_session(2, hold_time_max=2.0)
     got = receipts(cluster.ask("a", fetch(most=1, hold_time=2.0)))
-    assert outcomes(cluster.ask("b", RejectRequest(got, 0.0, DEATH))) == ["ok"]
+    assert outcomes(cluster.ask("b", m.RejectRequest(got, 0.0, DEATH))) == ["ok"]
     cluster.crash("abc", 2.1)
     assert asked(cluster, "c", hold_time=2.0) == [(producer_id, 1, 2)]
     deaths = receipts(cluster.ask("c", fetch("g!dead", hold_time=2.0)))
@@ -317,20 +305,20 @@ def test_one_way_cuts_bridges_and_blips_need_no_repair_and_no_side_is_believed_a
     ]
     cluster, topic, producer_id = with_session(1, request_timeout=1.0, hold_time_max=2.0)
     first = receipts(cluster.ask("a", fetch(hold_time=2.0)))
-    assert outcomes(cluster.ask("a", AckRequest(first))) == ["acked"]
+    assert outcomes(cluster.ask("a", m.AckRequest(first))) == ["acked"]
     acked: list[Span] = []
     published_count = 1
     for cut, possible in cuts:
         cluster.drop = lambda sender, to, message, cut=cut: (sender, to) in cut  # type: ignore[misc]
         confirmed = []
         for node in "abc":
-            key = cluster.submit(node, Publish(cluster.batch(topic, producer_id, published_count, [b"x"])))
+            key = cluster.submit(node, m.Publish(cluster.batch(topic, producer_id, published_count, [b"x"])))
             published_count += 1
             cluster.advance(1.1)
-            confirmed.append(isinstance(cluster.replies[key], PublishReply))
+            confirmed.append(isinstance(cluster.replies[key], m.PublishReply))
             reply = cluster.ask(node, fetch(wait=0.2, hold_time=2.0), 0.4)
-            if isinstance(reply, FetchReply) and reply.slices:
-                done = cluster.submit(node, AckRequest(receipts(reply)))
+            if isinstance(reply, m.FetchReply) and reply.slices:
+                done = cluster.submit(node, m.AckRequest(receipts(reply)))
                 cluster.advance(1.1)
                 taken = [item.receipt.span for item in receipts(reply)]
                 verdicts = outcomes(cluster.replies[done])
@@ -338,7 +326,7 @@ def test_one_way_cuts_bridges_and_blips_need_no_repair_and_no_side_is_believed_a
         assert confirmed == [possible, True, True]
     cluster.hear_all(10)
     while got_now := receipts(cluster.ask("b", fetch(hold_time=2.0))):
-        assert set(outcomes(cluster.ask("c", AckRequest(got_now)))) == {"acked"}
+        assert set(outcomes(cluster.ask("c", m.AckRequest(got_now)))) == {"acked"}
         acked += [item.receipt.span for item in got_now]
     seqs = [seq for span in acked for seq in range(span.start, span.stop)]
     assert sorted(seqs) == list(range(1, published_count)), "each was acked once, none is lost"
@@ -348,5 +336,5 @@ def test_an_even_number_of_replicas_is_refused() -> None:
     """Two tolerate the loss of none, as one does; four that of one, as three do."""
     cluster = Cluster(5)
     for rf in (0, 2, 4, 6):
-        answer = cluster.ask("a", CreateTopic(f"t{rf}", rf, 1), of=Failed)
+        answer = cluster.ask("a", m.CreateTopic(f"t{rf}", rf, 1), of=m.Failed)
         assert (answer.code, f"rf is {rf}: it must be odd" in answer.detail) == ("usage", True)

@@ -6,27 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from quorumq.core.messages import (
-    Ack,
-    AckRequest,
-    CloseSession,
-    ExtendRequest,
-    Hold,
-    PeekReply,
-    PeekRequest,
-    PurgeReply,
-    PurgeRequest,
-    ReceiptPart,
-    RedriveRequest,
-    RejectRequest,
-    Release,
-    Released,
-    ReleaseRequest,
-    SpanRecord,
-    SyncDigests,
-    SyncPull,
-    SyncState,
-)
+from quorumq.core import messages as m
 from quorumq.core.partition.lease import NO_OWNER
 from quorumq.core.partition.replica import Replica
 from quorumq.core.values.types import Kind, PartitionId, Span
@@ -67,31 +47,31 @@ def restart(cluster: Cluster, node: str) -> None:
 
 def half_acked(cluster: Cluster, group: str = "g", name: str = "a") -> None:
     """The votes of a and b make a delivery, and b alone has its ACK. Anti-entropy is lost."""
-    compared = SyncState | SyncDigests | SyncPull
+    compared = m.SyncState | m.SyncDigests | m.SyncPull
     cluster.drop = lambda sender, to, message: (
-        (isinstance(message, Hold) and to == "c") or isinstance(message, compared)
+        (isinstance(message, m.Hold) and to == "c") or isinstance(message, compared)
     )
     got = receipts(cluster.ask(name, fetch(group, most=1, hold_time=HOLD_S)))
     assert got
-    cluster.drop = lambda sender, to, message: isinstance(message, Ack | compared)
-    cluster.submit("b", AckRequest(got))
+    cluster.drop = lambda sender, to, message: isinstance(message, m.Ack | compared)
+    cluster.submit("b", m.AckRequest(got))
     cluster.advance(6.0)
     assert not replica(cluster, "b").group(group).all_held()
     cluster.drop = lambda sender, to, message: isinstance(message, compared)
 
 
-def listed(cluster: Cluster) -> tuple[SpanRecord, ...]:
-    page = cluster.ask("c", PeekRequest("jobs", 0, "g", "dead", (0, 0), 10), of=PeekReply)
-    return tuple(SpanRecord(item.span, item.record) for item in page.items)
+def listed(cluster: Cluster) -> tuple[m.SpanRecord, ...]:
+    page = cluster.ask("c", m.PeekRequest("jobs", 0, "g", "dead", (0, 0), 10), of=m.PeekReply)
+    return tuple(m.SpanRecord(item.span, item.record) for item in page.items)
 
 
 def died(cluster: Cluster) -> None:
     got = receipts(cluster.ask("c", fetch(hold_time=1.0)))
-    assert outcomes(cluster.ask("c", RejectRequest(got, death=DEATH))) == ["ok"]
+    assert outcomes(cluster.ask("c", m.RejectRequest(got, death=DEATH))) == ["ok"]
 
 
 def purge(cluster: Cluster) -> None:
-    assert isinstance(cluster.ask("c", PurgeRequest("jobs", 0, "g")), PurgeReply)
+    assert isinstance(cluster.ask("c", m.PurgeRequest("jobs", 0, "g")), m.PurgeReply)
 
 
 # ---------------------------------------------------------- with any record
@@ -150,7 +130,7 @@ def test_a_dead_letter_whose_ack_one_replica_has_stays_blocked_when_it_is_redriv
     cluster = with_messages(1)
     died(cluster)
     half_acked(cluster, "g!dead")
-    assert outcomes(cluster.ask("c", RedriveRequest("jobs", 0, "g", listed(cluster)))) == ["ok"]
+    assert outcomes(cluster.ask("c", m.RedriveRequest("jobs", 0, "g", listed(cluster)))) == ["ok"]
     died(cluster)
     restart(cluster, "a")
     cluster.drop = lambda sender, to, message: "b" in (sender, to)
@@ -165,8 +145,8 @@ def test_a_dead_letter_whose_ack_one_replica_has_stays_blocked_when_it_is_redriv
 def test_a_hold_outlives_payload_and_session_and_keeps_neither_for_longer_than_its_time() -> None:
     cluster, topic, producer_id = with_session(4)
     got = receipts(cluster.ask("a", fetch(hold_time=60.0)))
-    assert outcomes(cluster.ask("b", AckRequest(got))) == ["acked"]
-    cluster.ask("b", CloseSession(producer_id, (PartitionId(topic.id, 0),)))
+    assert outcomes(cluster.ask("b", m.AckRequest(got))) == ["acked"]
+    cluster.ask("b", m.CloseSession(producer_id, (PartitionId(topic.id, 0),)))
     cluster.advance(30.0)
     assert [replica(cluster, node).batches.closed.numbers.messages for node in "abc"] == [1, 1, 1]
     assert told(cluster, "b") == [("g", Span(producer_id, 0, 4), True)]
@@ -181,33 +161,33 @@ def test_a_hold_outlives_payload_and_session_and_keeps_neither_for_longer_than_i
 # ------------------------------------------------------------------ what gives a hold up
 
 
-def left(cluster: Cluster, got: tuple[ReceiptPart, ...]) -> None:
-    cluster.ask("c", ReleaseRequest(got))
+def left(cluster: Cluster, got: tuple[m.ReceiptPart, ...]) -> None:
+    cluster.ask("c", m.ReleaseRequest(got))
 
 
-def rejected(cluster: Cluster, got: tuple[ReceiptPart, ...]) -> None:
-    assert outcomes(cluster.ask("c", RejectRequest(got, 1.0))) == ["ok"]
+def rejected(cluster: Cluster, got: tuple[m.ReceiptPart, ...]) -> None:
+    assert outcomes(cluster.ask("c", m.RejectRequest(got, 1.0))) == ["ok"]
 
 
-def buried(cluster: Cluster, got: tuple[ReceiptPart, ...]) -> None:
-    assert outcomes(cluster.ask("c", RejectRequest(got, death=DEATH))) == ["ok"]
+def buried(cluster: Cluster, got: tuple[m.ReceiptPart, ...]) -> None:
+    assert outcomes(cluster.ask("c", m.RejectRequest(got, death=DEATH))) == ["ok"]
 
 
-def part_of(got: tuple[ReceiptPart, ...], start: int, stop: int) -> tuple[ReceiptPart, ...]:
+def part_of(got: tuple[m.ReceiptPart, ...], start: int, stop: int) -> tuple[m.ReceiptPart, ...]:
     (item,) = got
-    return (ReceiptPart(item.receipt, (item.receipt.span._replace(start=start, stop=stop),)),)
+    return (m.ReceiptPart(item.receipt, (item.receipt.span._replace(start=start, stop=stop),)),)
 
 
 @pytest.mark.parametrize("how", [left, rejected, buried])
 @pytest.mark.parametrize("gone", [False, True], ids=["the group stays", "the group is deleted"])
 def test_a_released_part_of_a_hold_is_not_reported(
-    how: Callable[[Cluster, tuple[ReceiptPart, ...]], None], gone: bool
+    how: Callable[[Cluster, tuple[m.ReceiptPart, ...]], None], gone: bool
 ) -> None:
     """Messages of one delivery are partly released, partly acked, and partly held."""
     cluster, _, producer_id = with_session(6)
     got = receipts(cluster.ask("a", fetch(hold_time=HOLD_S)))
     how(cluster, part_of(got, 0, 2))
-    assert outcomes(cluster.ask("c", AckRequest(part_of(got, 2, 4)))) == ["acked"]
+    assert outcomes(cluster.ask("c", m.AckRequest(part_of(got, 2, 4)))) == ["acked"]
     if gone:
         deleted(cluster, "c")
     expected = [("g", Span(producer_id, 2, 4), True), ("g", Span(producer_id, 4, 6), False)]
@@ -223,7 +203,7 @@ def test_a_new_grant_after_a_release_is_reported() -> None:
     left(cluster, receipts(cluster.ask("a", fetch(hold_time=HOLD_S))))
     again = receipts(cluster.ask("c", fetch(hold_time=5.0)))
     assert told(cluster, "b") == [("g", Span(producer_id, 0, 1), False)]
-    assert outcomes(cluster.ask("c", AckRequest(again))) == ["acked"]
+    assert outcomes(cluster.ask("c", m.AckRequest(again))) == ["acked"]
     assert told(cluster, "b") == [("g", Span(producer_id, 0, 1), True)]
     cluster.advance(5.1)
     assert told(cluster, "b") == [], "the first one would last for longer, and was given up"
@@ -232,7 +212,7 @@ def test_a_new_grant_after_a_release_is_reported() -> None:
 def test_a_refused_part_of_a_hold_is_not_reported() -> None:
     """c holds the first message for itself, which a asks for with the others. It is not acked."""
     cluster, _, producer_id = with_session(4)
-    cluster.drop = lambda sender, to, message: isinstance(message, Hold | Release) and sender == "c"
+    cluster.drop = lambda sender, to, message: isinstance(message, m.Hold | m.Release) and sender == "c"
     cluster.submit("c", fetch(most=1, hold_time=1.0))
     got = receipts(cluster.ask("a", fetch(hold_time=HOLD_S), 0.5))
     assert sum(item.receipt.span.size for item in got) == 4, "a and b grant all"
@@ -243,11 +223,13 @@ def test_a_refused_part_of_a_hold_is_not_reported() -> None:
 def test_an_extended_hold_is_told_to_the_end_that_it_was_extended_to_unless_it_was_given_up() -> None:
     cluster, _, producer_id = with_session(3)
     got = receipts(cluster.ask("a", fetch(hold_time=5.0)))
-    assert outcomes(cluster.ask("b", AckRequest(part_of(got, 2, 3)))) == ["acked"], "this one is not extended"
+    assert outcomes(cluster.ask("b", m.AckRequest(part_of(got, 2, 3)))) == ["acked"], (
+        "this one is not extended"
+    )
     cluster.advance(4.0)
-    assert outcomes(cluster.ask("a", ExtendRequest(got, 20.0, 4.0)))[0] == "ok"
+    assert outcomes(cluster.ask("a", m.ExtendRequest(got, 20.0, 4.0)))[0] == "ok"
     cluster.advance(2.0)
-    assert outcomes(cluster.ask("b", AckRequest(part_of(got, 0, 1)))) == ["acked"]
+    assert outcomes(cluster.ask("b", m.AckRequest(part_of(got, 0, 1)))) == ["acked"]
     rejected(cluster, part_of(got, 1, 2))
     cluster.advance(15.0)
     assert told(cluster, "b") == [("g", Span(producer_id, 0, 1), True)]
@@ -261,7 +243,7 @@ def test_each_of_two_owners_releases_only_its_own_hold(acks: bool) -> None:
     cluster, _, producer_id = with_session(1)
     whole = Span(producer_id, 0, 1)
     cluster.drop = lambda sender, to, message: (
-        isinstance(message, Release) or (isinstance(message, Hold) and (sender, to) != ("a", "b"))
+        isinstance(message, m.Release) or (isinstance(message, m.Hold) and (sender, to) != ("a", "b"))
     )
     cluster.submit("c", fetch(hold_time=HOLD_S))  # c holds it alone
     got = receipts(cluster.ask("a", fetch(hold_time=HOLD_S)))
@@ -276,15 +258,17 @@ def test_each_of_two_owners_releases_only_its_own_hold(acks: bool) -> None:
     (theirs,) = [rival for rival in lease.rivals if rival != mine]
     view.give_up(whole, theirs, cluster.now.mono, rivals=False)
     assert not view.given_up, "a REJECT of what NO_OWNER holds is refused"
-    cluster.drop = lambda sender, to, message: isinstance(message, Ack | Release | SyncState | SyncDigests)
+    cluster.drop = lambda sender, to, message: isinstance(
+        message, m.Ack | m.Release | m.SyncState | m.SyncDigests
+    )
     if acks:
-        cluster.submit("b", AckRequest(got))
+        cluster.submit("b", m.AckRequest(got))
         cluster.advance(1.0)
     else:
-        copy.on_release(Released(copy.partition, "g", mine, (whole,)), cluster.now)
+        copy.on_release(m.Released(copy.partition, "g", mine, (whole,)), cluster.now)
     assert told(cluster, "b") == [("g", whole, True)], "until the other one lets go"
     assert view.held_count == 1
-    copy.on_release(Released(copy.partition, "g", theirs, (whole,)), cluster.now)
+    copy.on_release(m.Released(copy.partition, "g", theirs, (whole,)), cluster.now)
     assert view.held_count == 0
     assert told(cluster, "b") == ([("g", whole, True)] if acks else [])
 

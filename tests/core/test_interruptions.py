@@ -6,18 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorumq.core.messages import (
-    AlterTopic,
-    FetchReply,
-    PeekReply,
-    PeekRequest,
-    ReceiptPart,
-    RedriveRequest,
-    Reject,
-    RejectRequest,
-    SetGroup,
-    SpanRecord,
-)
+from quorumq.core import messages as m
 from quorumq.core.partition.attempts import NO_ATTEMPTS, Attempts, greater, is_exhausted, lot_of, with_another
 from quorumq.core.values.limits import INTERRUPTIONS_MAX, TOPIC_BACKOFF_S
 from quorumq.core.values.types import STAMP_ZERO, Death, Kind
@@ -27,15 +16,15 @@ from tests.core.steps import check_failed, fetch, outcomes, receipts, with_messa
 
 def got(
     cluster: Cluster, via: str = "a", **options: object
-) -> tuple[tuple[ReceiptPart, ...], list[tuple[int, int]]]:
+) -> tuple[tuple[m.ReceiptPart, ...], list[tuple[int, int]]]:
     """Return the receipts of a FETCH, and of each delivery the attempt and the interruptions before it."""
-    reply = cluster.ask(via, fetch(**options), of=FetchReply)  # type: ignore[arg-type]
+    reply = cluster.ask(via, fetch(**options), of=m.FetchReply)  # type: ignore[arg-type]
     deliveries = [delivery for part in reply.slices for delivery in part.deliveries]
     return receipts(reply), [(delivery.attempt, delivery.interruptions) for delivery in deliveries]
 
 
-def interrupt(cluster: Cluster, items: tuple[ReceiptPart, ...], via: str = "b") -> list[str]:
-    return outcomes(cluster.ask(via, RejectRequest(items, interrupted=True)))
+def interrupt(cluster: Cluster, items: tuple[m.ReceiptPart, ...], via: str = "b") -> list[str]:
+    return outcomes(cluster.ask(via, m.RejectRequest(items, interrupted=True)))
 
 
 def counts(cluster: Cluster) -> dict[str, list[tuple[int, int]]]:
@@ -56,14 +45,14 @@ def on_all(attempts: list[tuple[int, int]]) -> dict[str, list[tuple[int, int]]]:
 
 
 def deaths(cluster: Cluster) -> list[Death]:
-    reply = cluster.ask("a", PeekRequest("jobs", 0, "g", "dead", (0, 0), 10), of=PeekReply)
+    reply = cluster.ask("a", m.PeekRequest("jobs", 0, "g", "dead", (0, 0), 10), of=m.PeekReply)
     return [item.record.letter for item in reply.items if item.record.letter is not None]
 
 
 @pytest.mark.parametrize("via", "abc")
 def test_it_comes_again_at_once_with_the_attempt_that_it_had(via: str) -> None:
     cluster = with_messages(3)
-    cluster.ask("a", AlterTopic("jobs", backoff=(60.0,)))
+    cluster.ask("a", m.AlterTopic("jobs", backoff=(60.0,)))
     first, attempts = got(cluster)
     assert attempts == [(1, 0)]
     assert interrupt(cluster, first, via) == ["ok"]
@@ -120,7 +109,7 @@ def test_a_coordinator_that_missed_it_learns_of_it_from_the_voters() -> None:
 def test_a_replica_that_it_does_not_reach_counts_an_expiry_as_of_any_reject() -> None:
     cluster = with_messages(1)
     items, _ = got(cluster, hold_time=5.0)
-    cluster.drop = lambda sender, to, message: to == "c" and isinstance(message, Reject)
+    cluster.drop = lambda sender, to, message: to == "c" and isinstance(message, m.Reject)
     assert interrupt(cluster, items) == ["ok"]
     assert got(cluster, hold_time=1.0)[1] == [(1, 1)]
     cluster.advance(30.0)
@@ -142,17 +131,17 @@ def test_it_is_counted_across_a_crash_of_all_nodes() -> None:
 def test_a_rewind_and_a_redrive_begin_anew() -> None:
     cluster = with_messages(1)
     assert interrupt(cluster, got(cluster)[0]) == ["ok"]
-    cluster.ask("a", SetGroup("jobs", "g", "earliest", rewind=True))
+    cluster.ask("a", m.SetGroup("jobs", "g", "earliest", rewind=True))
     items, attempts = got(cluster)
     assert attempts == [(1, 0)]
     assert interrupt(cluster, items) == ["ok"]
     items, attempts = got(cluster)
     assert attempts == [(1, 1)]
-    cluster.ask("a", RejectRequest(items, 0.0, Death(STAMP_ZERO, "rejected")))
-    reply = cluster.ask("a", PeekRequest("jobs", 0, "g", "dead", (0, 0), 10), of=PeekReply)
-    entries = tuple(SpanRecord(item.span, item.record._replace(letter=None)) for item in reply.items)
+    cluster.ask("a", m.RejectRequest(items, 0.0, Death(STAMP_ZERO, "rejected")))
+    reply = cluster.ask("a", m.PeekRequest("jobs", 0, "g", "dead", (0, 0), 10), of=m.PeekReply)
+    entries = tuple(m.SpanRecord(item.span, item.record._replace(letter=None)) for item in reply.items)
     assert entries[0].record.kind == Kind.DEAD
-    assert outcomes(cluster.ask("a", RedriveRequest("jobs", 0, "g", entries))) == ["ok"]
+    assert outcomes(cluster.ask("a", m.RedriveRequest("jobs", 0, "g", entries))) == ["ok"]
     assert got(cluster)[1] == [(1, 0)]
 
 
@@ -176,7 +165,7 @@ def test_a_suspect_stays_one_and_who_is_none_becomes_none() -> None:
 def test_with_a_delay_or_a_dead_letter_it_is_refused(more: dict[str, object]) -> None:
     cluster = with_messages(1)
     items, _ = got(cluster)
-    reply = cluster.ask("a", RejectRequest(items, interrupted=True)._replace(**more))
+    reply = cluster.ask("a", m.RejectRequest(items, interrupted=True)._replace(**more))
     check_failed(reply, "usage", "interrupted")
     assert interrupt(cluster, items) == ["ok"]
 

@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quorumq.core.messages import (
-    CloseSession,
-    DeleteTopic,
-    OpenSession,
-    Publish,
-    PublishReply,
-    Store,
-    StoreReply,
-)
+from quorumq.core import messages as m
 from quorumq.core.messages.effects import Effect, MemoryFull, Request, Send
 from quorumq.core.values import limits
 from quorumq.core.values.types import PartitionId, ProducerId, Topic
@@ -24,18 +16,18 @@ class Watched(Cluster):
     """Notes the STOREs and STOREDs that nodes send each other, and counts appends."""
 
     def __init__(self, nodes: int = 3) -> None:
-        self.stores: list[Store] = []
-        self.answers: list[StoreReply] = []
+        self.stores: list[m.Store] = []
+        self.answers: list[m.StoreReply] = []
         super().__init__(nodes)
 
     def send(self, sender: str, to: str, message: object) -> None:
-        if isinstance(message, Store) and message.round and to == max(self.nodes):
+        if isinstance(message, m.Store) and message.round and to == max(self.nodes):
             self.stores.append(message)
-        if isinstance(message, StoreReply):
+        if isinstance(message, m.StoreReply):
             self.answers.append(message)
         super().send(sender, to, message)
 
-    def together(self, node: str, *requests: Publish) -> list[object]:
+    def together(self, node: str, *requests: m.Publish) -> list[object]:
         """These requests come in one turn of the loop; their answers."""
         keys = range(self.keys + 1, self.keys + 1 + len(requests))
         self.keys += len(requests)
@@ -45,13 +37,13 @@ class Watched(Cluster):
 
 
 def sessions(cluster: Cluster, count: int) -> list[ProducerId]:
-    return [cluster.ask("a", OpenSession()).producer_id for _ in range(count)]  # type: ignore[union-attr]
+    return [cluster.ask("a", m.OpenSession()).producer_id for _ in range(count)]  # type: ignore[union-attr]
 
 
 def one(
     cluster: Cluster, topic: Topic, producer_id: ProducerId, seq: int = 0, partition: int = 0, **more: int
-) -> Publish:
-    return Publish(cluster.batch(topic, producer_id, seq, [b"work"], partition, **more))
+) -> m.Publish:
+    return m.Publish(cluster.batch(topic, producer_id, seq, [b"work"], partition, **more))
 
 
 def test_publishes_of_one_step_are_one_store_one_append_and_one_answer() -> None:
@@ -62,7 +54,7 @@ def test_publishes_of_one_step_are_one_store_one_append_and_one_answer() -> None
     publishes = [
         one(cluster, topic, producer_id, partition=at % 4) for at, producer_id in enumerate(producer_ids)
     ]
-    assert cluster.together("b", *publishes) == [PublishReply(2)] * 40
+    assert cluster.together("b", *publishes) == [m.PublishReply(2)] * 40
     assert [len(store.parts) for store in cluster.stores] == [40]
     assert len(cluster.answers) == 2
     assert all(len(cluster.journals[name]) - before[name] == 40 for name in "abc")
@@ -74,7 +66,7 @@ def test_a_publish_that_comes_alone_waits_for_no_one() -> None:
     cluster = Watched()
     topic = cluster.topic()
     (producer_id,) = sessions(cluster, 1)
-    assert cluster.ask("a", one(cluster, topic, producer_id)) == PublishReply(2)
+    assert cluster.ask("a", one(cluster, topic, producer_id)) == m.PublishReply(2)
     assert [len(store.parts) for store in cluster.stores] == [1]
 
 
@@ -84,7 +76,7 @@ def test_each_batch_keeps_its_own_delay() -> None:
     late, now = sessions(cluster, 2)
     assert (
         cluster.together("a", one(cluster, topic, late, delay_ms=60_000), one(cluster, topic, now))
-        == [PublishReply(2)] * 2
+        == [m.PublishReply(2)] * 2
     )
     assert [it.receipt.span.producer_id for it in receipts(cluster.ask("b", fetch(wait=0.0)))] == [now]
 
@@ -94,16 +86,16 @@ def test_a_conflict_a_closed_session_and_a_missing_partition_refuse_themselves_a
     topic = cluster.topic(partitions=1)
     clash, closed, fine, astray = sessions(cluster, 4)
     cluster.ask("a", one(cluster, topic, clash))
-    cluster.ask("a", CloseSession(closed, (PartitionId(topic.id, 0),)))
+    cluster.ask("a", m.CloseSession(closed, (PartitionId(topic.id, 0),)))
     cluster.advance(60.0)
-    other = Publish(cluster.batch(topic, clash, 0, [b"other bytes"]))
+    other = m.Publish(cluster.batch(topic, clash, 0, [b"other bytes"]))
     nowhere = one(cluster, topic, astray, partition=7)
     answers = cluster.together("b", other, one(cluster, topic, closed), nowhere, one(cluster, topic, fine))
     assert [getattr(answer, "code", answer) for answer in answers] == [
         "conflict",
         "session-closed",
         "not-found",
-        PublishReply(2),
+        m.PublishReply(2),
     ]
     assert [len(store.parts) for store in cluster.stores[-1:]] == [3]
 
@@ -114,7 +106,7 @@ def test_a_message_is_never_twice_in_one_store() -> None:
     topic = cluster.topic()
     first, second = sessions(cluster, 2)
     again = one(cluster, topic, first)
-    assert cluster.together("a", again, again, one(cluster, topic, second)) == [PublishReply(2)] * 3
+    assert cluster.together("a", again, again, one(cluster, topic, second)) == [m.PublishReply(2)] * 3
     assert [len(store.parts) for store in cluster.stores] == [1, 2]
     for store in cluster.stores:
         spans = [span for part in store.parts for span in part.batch.header.spans]
@@ -126,7 +118,7 @@ def test_batches_of_one_producer_join_in_their_order() -> None:
     topic = cluster.topic()
     (producer_id,) = sessions(cluster, 1)
     publishes = [one(cluster, topic, producer_id, seq) for seq in range(5)]
-    assert cluster.together("a", *publishes) == [PublishReply(2)] * 5
+    assert cluster.together("a", *publishes) == [m.PublishReply(2)] * 5
     assert [len(store.parts) for store in cluster.stores] == [5]
 
 
@@ -137,7 +129,7 @@ def test_a_store_is_bounded(limit: str, monkeypatch: pytest.MonkeyPatch) -> None
     publishes = [one(cluster, topic, producer_id) for producer_id in sessions(cluster, 10)]
     size = len(publishes[0].batch.raw) + len(publishes[0].batch.body)
     monkeypatch.setattr(limits, limit, {"STORE_BATCHES_MAX": 4, "STORE_BYTES_MAX": 4 * size}[limit])
-    assert cluster.together("a", *publishes) == [PublishReply(2)] * 10
+    assert cluster.together("a", *publishes) == [m.PublishReply(2)] * 10
     assert [len(store.parts) for store in cluster.stores] == [4, 4, 2]
 
 
@@ -152,7 +144,7 @@ def test_a_node_that_does_not_know_a_topic_is_told_of_it_and_stores_all() -> Non
     cluster.kill("b")
     assert (
         cluster.together("a", one(cluster, known, first), one(cluster, missed, second))
-        == [PublishReply(2)] * 2
+        == [m.PublishReply(2)] * 2
     )
     assert all(replica.batches.stored for replica in cluster.nodes["c"].replicas.values())
     assert len(cluster.nodes["c"].replicas) == 2
@@ -167,7 +159,7 @@ def test_a_refusal_of_a_replica_is_counted_by_batch() -> None:
     cluster.kill("c")
     cluster.feed("b", MemoryFull("too much"))
     again, fresh = cluster.together("a", one(cluster, topic, here), one(cluster, topic, new))
-    assert again == PublishReply(2)
+    assert again == m.PublishReply(2)
     check_failed(fresh, "outcome-unknown", "b: too much")
 
 
@@ -175,11 +167,11 @@ def test_a_topic_that_is_deleted_ends_its_own_publishes_and_no_others() -> None:
     cluster = Watched()
     stays, goes = cluster.topic(), cluster.topic("gone")
     first, second = sessions(cluster, 2)
-    cluster.drop = lambda sender, to, message: isinstance(message, StoreReply)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.StoreReply)
     answers = cluster.together("a", one(cluster, stays, first), one(cluster, goes, second))
     assert answers == [None, None]
     keys = [cluster.keys - 1, cluster.keys]
-    cluster.ask("a", DeleteTopic("gone", goes.id))
+    cluster.ask("a", m.DeleteTopic("gone", goes.id))
     assert keys[0] not in cluster.replies
     assert cluster.replies[keys[1]].code == "not-found"  # type: ignore[union-attr]
     cluster.hear_all(10.0)
@@ -209,7 +201,7 @@ def test_topics_of_other_replica_sets_have_stores_of_their_own() -> None:
     core = cluster.nodes["a"]
     sent = core.step([Request(1000 + at, it) for at, it in enumerate(publishes)], cluster.now, cluster.rng)
     stores = {
-        id(it.message): it.message for it in sent if isinstance(it, Send) and isinstance(it.message, Store)
+        id(it.message): it.message for it in sent if isinstance(it, Send) and isinstance(it.message, m.Store)
     }
     for store in stores.values():
         sets = {frozenset(topic.replicas[part.batch.header.partition.number]) for part in store.parts}

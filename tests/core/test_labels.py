@@ -8,17 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from quorumq.core import messages as m
 from quorumq.core.cluster.labels import LabelTable, merge_labels
-from quorumq.core.messages import (
-    DeleteTopic,
-    LabelChange,
-    LabelsListed,
-    LabelsReply,
-    LabelsRequest,
-    PutLabels,
-    PutLabelsReply,
-    SyncLabels,
-)
 from quorumq.core.values import limits
 from quorumq.core.values.errors import Code
 from quorumq.core.values.types import Label, Labels, Stamp
@@ -28,23 +19,23 @@ from tests.core.cluster import Cluster
 from tests.core.network import wipe
 from tests.core.steps import check_failed
 
-SYNC = SyncLabels | LabelsListed
+SYNC = m.SyncLabels | m.LabelsListed
 
 
 def put(cluster: Cluster, node: str, **texts: str | None) -> dict[str, str]:
     return shown(cluster.ask(node, change(**texts)))
 
 
-def change(**texts: str | None) -> LabelsRequest:
-    return LabelsRequest("jobs", tuple(LabelChange(name, text) for name, text in texts.items()))
+def change(**texts: str | None) -> m.LabelsRequest:
+    return m.LabelsRequest("jobs", tuple(m.LabelChange(name, text) for name, text in texts.items()))
 
 
 def read(cluster: Cluster, node: str) -> dict[str, str]:
-    return shown(cluster.ask(node, LabelsRequest("jobs")))
+    return shown(cluster.ask(node, m.LabelsRequest("jobs")))
 
 
 def shown(reply: Any) -> dict[str, str]:
-    assert isinstance(reply, LabelsReply), reply
+    assert isinstance(reply, m.LabelsReply), reply
     return {name: text for name, text in reply.labels if text is not None}
 
 
@@ -119,7 +110,7 @@ def test_a_change_answers_with_its_own_text_and_not_with_one_that_is_being_writt
     answers: list[str] = []
 
     def drop(sender: str, to: str, message: object) -> bool:
-        if sender == to or not isinstance(message, PutLabelsReply):
+        if sender == to or not isinstance(message, m.PutLabelsReply):
             return isinstance(message, SYNC)
         answers.append(sender)
         return sender == ("a" if len(answers) <= 2 else "c")  # the read hears c, and the write a
@@ -145,7 +136,7 @@ def test_nodes_compare_digests_and_send_nothing_alike() -> None:
     sent: list[object] = []
 
     def seen(sender: str, to: str, message: object) -> bool:
-        if sender != to and isinstance(message, SYNC | PutLabels):
+        if sender != to and isinstance(message, SYNC | m.PutLabels):
             sent.append(message)
         return False
 
@@ -160,7 +151,7 @@ def test_nodes_compare_digests_and_send_nothing_alike() -> None:
     assert labels_of(cluster, "c") == {"owner": "billing"}
     sent.clear()
     cluster.advance(10)
-    assert {type(message) for message in sent} == {SyncLabels}
+    assert {type(message) for message in sent} == {m.SyncLabels}
 
 
 def test_labels_outlast_a_start_and_a_wiped_node_learns_them_before_it_votes() -> None:
@@ -179,7 +170,7 @@ def test_labels_end_with_their_topic() -> None:
     cluster = Cluster()
     topic = cluster.topic()
     put(cluster, "a", owner="billing")
-    cluster.ask("a", DeleteTopic("jobs", topic.id))
+    cluster.ask("a", m.DeleteTopic("jobs", topic.id))
     for core in cluster.nodes.values():
         assert not core.catalogue.labels.topics
         assert not core.catalogue.labels.size
@@ -193,16 +184,16 @@ def test_labels_end_with_their_topic() -> None:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ((LabelChange("", "x"),), "a label is named ''"),
-        ((LabelChange("a\nb", "x"),), "printable"),
-        ((LabelChange("a", "x"), LabelChange("a", None)), "twice"),
-        ((LabelChange("a", "é" * 513),), "1026 bytes"),
+        ((m.LabelChange("", "x"),), "a label is named ''"),
+        ((m.LabelChange("a\nb", "x"),), "printable"),
+        ((m.LabelChange("a", "x"), m.LabelChange("a", None)), "twice"),
+        ((m.LabelChange("a", "é" * 513),), "1026 bytes"),
     ],
 )
-def test_impossible_changes_are_refused_by_name(changes: tuple[LabelChange, ...], text: str) -> None:
+def test_impossible_changes_are_refused_by_name(changes: tuple[m.LabelChange, ...], text: str) -> None:
     cluster = Cluster()
     cluster.topic()
-    check_failed(cluster.ask("a", LabelsRequest("jobs", changes)), Code.USAGE, text)
+    check_failed(cluster.ask("a", m.LabelsRequest("jobs", changes)), Code.USAGE, text)
 
 
 def test_the_limits_of_a_topic_and_of_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,7 +219,7 @@ def test_too_few_nodes_say_whether_it_may_have_happened() -> None:
     cluster.drop = lambda sender, to, message: sender != to
     assert cluster.ask("a", change(owner="x"), 10).code == Code.TOO_FEW_REPLICAS  # type: ignore[union-attr]
     cluster.drop = lambda sender, to, message: (
-        sender != to and isinstance(message, PutLabels) and bool(message.labels.labels)
+        sender != to and isinstance(message, m.PutLabels) and bool(message.labels.labels)
     )
     assert cluster.ask("a", change(owner="x"), 10).code == Code.OUTCOME_UNKNOWN  # type: ignore[union-attr]
 

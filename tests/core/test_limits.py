@@ -6,22 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from quorumq.core import messages as m
 from quorumq.core.cluster.buckets import Bucket, suffice
-from quorumq.core.messages import (
-    DeleteGroup,
-    ExtendRequest,
-    FetchReply,
-    GroupReply,
-    Hold,
-    LimitGroup,
-    Publish,
-    PutGroup,
-    RejectRequest,
-    Released,
-    SetGroup,
-    Store,
-    SyncTopics,
-)
 from quorumq.core.values.errors import Code
 from quorumq.core.values.types import Group, Kind, Limit, Pause, Stamp, merge_groups
 from tests.core.cluster import Cluster
@@ -42,7 +28,7 @@ from tests.core.steps import (
 
 
 def limit(cluster: Cluster, per_second: float, burst: int = 0, node: str = "a") -> Limit:
-    reply = cluster.ask(node, LimitGroup("jobs", "g", per_second, burst), of=GroupReply)
+    reply = cluster.ask(node, m.LimitGroup("jobs", "g", per_second, burst), of=m.GroupReply)
     return reply.group.limit
 
 
@@ -50,7 +36,7 @@ def made(count: int = 200, **settings: object) -> Cluster:
     cluster = Cluster(**settings)  # type: ignore[arg-type]
     cluster.checks = False
     published(cluster, count)
-    cluster.ask("a", SetGroup("jobs", "g"))
+    cluster.ask("a", m.SetGroup("jobs", "g"))
     return cluster
 
 
@@ -89,7 +75,7 @@ class Readers:
             for node, key in self.keys.items():
                 if key in self.cluster.replies:
                     reply = self.cluster.replies[key]
-                    if isinstance(reply, FetchReply) and reply.slices:
+                    if isinstance(reply, m.FetchReply) and reply.slices:
                         self.counts.append((self.cluster.time, messages(reply)))
                     self.keys[node] = self.cluster.submit(node, fetch(wait=self.wait))
         return self.total - before
@@ -132,7 +118,7 @@ def test_messages_through_nodes_that_lose_each_others_holds_stay_below_the_bound
     cluster = made()
     limit(cluster, 20.0)
     cluster.drop = lambda sender, to, message: (
-        sender != to and isinstance(message, Hold) and cluster.rng.random() < 0.3
+        sender != to and isinstance(message, m.Hold) and cluster.rng.random() < 0.3
     )
     readers = Readers(cluster, wait=0.3)
     count = readers.read(2.0)
@@ -143,8 +129,8 @@ def test_a_node_has_the_share_of_its_replicas() -> None:
     cluster = Cluster(5)
     topic, producer_id = opened(cluster, partitions=5)
     for number in range(5):
-        cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"] * 20, partition=number)))
-    cluster.ask("a", SetGroup("jobs", "g"))
+        cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 0, [b"x"] * 20, partition=number)))
+    cluster.ask("a", m.SetGroup("jobs", "g"))
     limit(cluster, 30.0, 6)
     assert sum(bucket.per_second for bucket in buckets(cluster)) == pytest.approx(3 * 30.0)
     cluster.checks = False
@@ -155,7 +141,7 @@ def test_a_node_has_the_share_of_its_replicas() -> None:
 
 def test_a_message_alone_comes_at_once_and_a_backlog_in_parts_of_the_burst() -> None:
     cluster, topic, producer_id = with_session(1)
-    cluster.ask("a", SetGroup("jobs", "g"))
+    cluster.ask("a", m.SetGroup("jobs", "g"))
     limit(cluster, 1.0, 5)
     fill(cluster)
     assert messages(cluster.ask("a", fetch())) == 1
@@ -171,7 +157,7 @@ def test_a_waiting_fetch_goes_on_with_the_next_token_and_sends_no_hold_before() 
     limit(cluster, 0.5, 1)
     key = cluster.submit("a", fetch(wait=5.0, hold_time=60.0))
     sent: list[object] = []
-    cluster.drop = lambda sender, to, message: isinstance(message, Hold) and bool(sent.append(message))
+    cluster.drop = lambda sender, to, message: isinstance(message, m.Hold) and bool(sent.append(message))
     cluster.advance(1.9)
     assert key not in cluster.replies
     assert not sent
@@ -211,14 +197,14 @@ def test_voters_hold_a_coordinator_to_a_limit_that_it_does_not_know() -> None:
     cluster = made()
     assert messages(cluster.ask("c", fetch(most=1))) == 1
     cluster.drop = lambda sender, to, message: (
-        to == "c" != sender and isinstance(message, PutGroup | SyncTopics)
+        to == "c" != sender and isinstance(message, m.PutGroup | m.SyncTopics)
     )
     limit(cluster, 10.0, 1)
     assert not cluster.nodes["c"].state.buckets
     readers = Readers(cluster, "c", wait=0.3)
     assert readers.read(1.0) <= 2 * (10 + 1)
     assert not cluster.nodes["c"].state.buckets
-    cluster.drop = lambda sender, to, message: isinstance(message, SyncTopics)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.SyncTopics)
     readers.read(0.3)
     assert cluster.nodes["c"].state.buckets, "a vote without tokens lets it ask for the register"
     assert 8 <= readers.read(1.0) <= 12
@@ -246,7 +232,7 @@ def test_messages_that_a_client_never_handed_over_give_their_tokens_back_once() 
         for core in cluster.nodes.values():
             (replica,) = core.replicas.values()
             for receipt, spans_of in got:
-                released = Released(receipt.partition, "g", receipt.owner, spans_of)
+                released = m.Released(receipt.partition, "g", receipt.owner, spans_of)
                 replica.on_release(released, cluster.now)
         assert levels(cluster) == pytest.approx([10, 10, 10])
 
@@ -261,7 +247,7 @@ def test_a_coordinator_asks_for_no_more_than_the_others_have() -> None:
     sizes: list[int] = []
     cluster.drop = lambda sender, to, message: (
         sender != to
-        and isinstance(message, Hold)
+        and isinstance(message, m.Hold)
         and bool(sizes.append(sum(want.span.size for want in message.wants)))
     )
     assert messages(cluster.ask("a", fetch(wait=0.5), 0.6)) == 3
@@ -272,26 +258,26 @@ def test_a_repeated_hold_takes_no_second_token_and_an_extension_takes_none() -> 
     cluster = made()
     limit(cluster, 0.01, 10)
     fill(cluster)
-    seen: list[Hold] = []
-    cluster.drop = lambda sender, to, message: isinstance(message, Hold) and bool(seen.append(message))
+    seen: list[m.Hold] = []
+    cluster.drop = lambda sender, to, message: isinstance(message, m.Hold) and bool(seen.append(message))
     got = receipts(cluster.ask("a", fetch(most=4)))
     core = cluster.nodes["b"]
     (replica,) = core.replicas.values()
     replica.on_hold("a", cluster.nodes["a"].state.incarnation, seen[0], cluster.now)
-    assert outcomes(cluster.ask("c", ExtendRequest(got, 20.0, 0.0))) == ["ok"]
+    assert outcomes(cluster.ask("c", m.ExtendRequest(got, 20.0, 0.0))) == ["ok"]
     assert levels(cluster) == pytest.approx([6, 6, 6])
 
 
 def test_a_hold_that_is_piggybacked_takes_a_token_as_well() -> None:
     cluster, topic, producer_id = with_session(1)
-    cluster.ask("a", SetGroup("jobs", "g"))
+    cluster.ask("a", m.SetGroup("jobs", "g"))
     assert messages(cluster.ask("a", fetch(hold_time=60.0))) == 1
     limit(cluster, 0.01, 1)
     fill(cluster)
     cluster.advance(0.6)
     piggybacked: list[bool] = []
     cluster.drop = lambda sender, to, message: (
-        sender != to and isinstance(message, Store) and bool(piggybacked.append(message.hold is not None))
+        sender != to and isinstance(message, m.Store) and bool(piggybacked.append(message.hold is not None))
     )
     key = cluster.submit("a", fetch(wait=0.9))
     more(cluster, topic, producer_id, 1)
@@ -311,7 +297,7 @@ def test_dead_letters_are_read_and_made_without_tokens() -> None:
     topic, producer_id = opened(cluster, ttl_s=5.0)
     more(cluster, topic, producer_id, 0, 10)
     got = receipts(cluster.ask("a", fetch(most=1)))
-    assert outcomes(cluster.ask("a", RejectRequest(got, 0.0, DEATH))) == ["ok"]
+    assert outcomes(cluster.ask("a", m.RejectRequest(got, 0.0, DEATH))) == ["ok"]
     limit(cluster, 0.001, 1)
     assert spans(cluster.ask("b", fetch("g!dead"))) == [(0, 1)]
     cluster.advance(8)
@@ -324,9 +310,9 @@ def test_expired_messages_that_a_fetch_meets_cost_the_delivered_ones_no_tokens()
     cluster = Cluster(sync_interval=1000.0)
     topic, producer_id = opened(cluster)
     batch = cluster.batch(topic, producer_id, 0, [b"x"] * 20, ttl_ms=1000)
-    cluster.ask("a", Publish(batch))
+    cluster.ask("a", m.Publish(batch))
     more(cluster, topic, producer_id, 20, 5)
-    cluster.ask("a", SetGroup("jobs", "g"))
+    cluster.ask("a", m.SetGroup("jobs", "g"))
     limit(cluster, 0.01, 10)
     cluster.advance(1.5)
     fill(cluster)
@@ -339,7 +325,7 @@ def test_each_delivery_counts_also_of_a_message_that_comes_again() -> None:
     limit(cluster, 0.5, 1)
     fill(cluster)
     got = receipts(cluster.ask("a", fetch()))
-    assert outcomes(cluster.ask("a", RejectRequest(got, 0.0))) == ["ok"]
+    assert outcomes(cluster.ask("a", m.RejectRequest(got, 0.0))) == ["ok"]
     assert not spans(cluster.ask("b", fetch()))
     cluster.advance(2)
     assert spans(cluster.ask("b", fetch())) == [(0, 1)]
@@ -356,9 +342,9 @@ def test_it_survives_a_rewind_a_start_and_a_wipe_and_ends_with_its_group() -> No
         cluster.crash(name)
     wipe(cluster, "c", 70)
     assert [spans(cluster.ask(node, fetch())) for node in "abc"] == [[], [], []], "buckets start empty"
-    cluster.ask("a", DeleteGroup("jobs", "g"))
-    check_failed(cluster.ask("b", LimitGroup("jobs", "g", 5.0)), Code.NOT_FOUND)
-    cluster.ask("b", SetGroup("jobs", "g"))
+    cluster.ask("a", m.DeleteGroup("jobs", "g"))
+    check_failed(cluster.ask("b", m.LimitGroup("jobs", "g", 5.0)), Code.NOT_FOUND)
+    cluster.ask("b", m.SetGroup("jobs", "g"))
     assert messages(cluster.ask("c", fetch())) == 100
 
 
@@ -391,7 +377,7 @@ def test_the_default_burst_is_a_tenth_of_a_second_and_values_that_cannot_be_are_
         (1.0, 1 << 40),
     )
     for rate, burst in bad:
-        refused = cluster.ask("a", LimitGroup("jobs", "g", rate, burst))
+        refused = cluster.ask("a", m.LimitGroup("jobs", "g", rate, burst))
         check_failed(refused, Code.USAGE)
         assert f"{burst:,}" in refused.detail or f"{rate:g}" in refused.detail
 
@@ -411,7 +397,7 @@ def test_registers_merge_pauses_and_limits_apart() -> None:
 def test_an_answer_of_too_few_nodes_is_unknown() -> None:
     cluster = made()
     cluster.drop = lambda sender, to, message: sender != to
-    assert cluster.ask("a", LimitGroup("jobs", "g", 5.0), 10).code == Code.OUTCOME_UNKNOWN  # type: ignore[union-attr]
+    assert cluster.ask("a", m.LimitGroup("jobs", "g", 5.0), 10).code == Code.OUTCOME_UNKNOWN  # type: ignore[union-attr]
 
 
 def test_a_change_keeps_the_tokens_and_wakes_whoever_waits() -> None:

@@ -4,16 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quorumq.core.messages import (
-    AckRequest,
-    FetchReply,
-    GroupReply,
-    PeekReply,
-    PeekRequest,
-    Publish,
-    PurgeRequest,
-    SetGroup,
-)
+from quorumq.core import messages as m
 from quorumq.core.partition.batches import Batches
 from quorumq.core.partition.listing import FIRST, known_spans, list_some
 from quorumq.core.values import limits
@@ -50,7 +41,7 @@ def filled(cluster: Cluster) -> Topic:
     spans = tuple(Span(ProducerId(DERIVED, n, n, n), 0, 1) for n in range(1, PRODUCER_IDS + 1))
     record = encode_record(Message(b"x"))
     batch = pack_spans(PartitionId(topic.id, 0), spans, cluster.now.wall_ms, [record] * len(spans))
-    cluster.ask("a", Publish(batch))
+    cluster.ask("a", m.Publish(batch))
     return topic
 
 
@@ -58,10 +49,10 @@ def test_a_group_from_latest_skips_all_in_steps(few: list[int]) -> None:
     cluster = Cluster()
     filled(cluster)
     few.clear()
-    assert isinstance(cluster.ask("a", SetGroup("jobs", "late", "latest")), GroupReply)
+    assert isinstance(cluster.ask("a", m.SetGroup("jobs", "late", "latest")), m.GroupReply)
     assert 8 in few
     assert max(few) <= 8
-    reply = cluster.ask("b", fetch("late"), of=FetchReply)
+    reply = cluster.ask("b", fetch("late"), of=m.FetchReply)
     assert not receipts(reply), "all that was there before is skipped"
     assert len(receipts(cluster.ask("b", fetch("g", most=100)))) > 0
 
@@ -71,8 +62,8 @@ def test_a_complete_peek_and_a_purge_see_all(few: list[int]) -> None:
     topic = filled(cluster)
     shown, after = SpanSet(), None
     for _ in range(100):
-        page = cluster.ask("a", PeekRequest("jobs", 0, "g", "all", (0, 0), 20, complete=True, after=after))
-        assert isinstance(page, PeekReply)
+        page = cluster.ask("a", m.PeekRequest("jobs", 0, "g", "all", (0, 0), 20, complete=True, after=after))
+        assert isinstance(page, m.PeekReply)
         for item in page.items:
             shown.add(item.span)
         after = page.upto
@@ -80,7 +71,7 @@ def test_a_complete_peek_and_a_purge_see_all(few: list[int]) -> None:
             break
     assert shown.messages == PRODUCER_IDS
     assert max(few) <= 8
-    reply = cluster.ask("b", PurgeRequest("jobs", 0, "g"))
+    reply = cluster.ask("b", m.PurgeRequest("jobs", 0, "g"))
     assert reply.messages == PRODUCER_IDS  # type: ignore[union-attr]
     assert not receipts(cluster.ask("c", fetch()))
     assert topic.name == "jobs"
@@ -111,7 +102,7 @@ def test_a_producer_id_that_was_closed_between_two_pages_is_passed_over() -> Non
     batches = replica_of(cluster, "a").batches
     while not list_some(batches, FIRST):
         pass
-    cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch(most=100)))))
+    cluster.ask("a", m.AckRequest(receipts(cluster.ask("a", fetch(most=100)))))
     gone = next(iter(batches.listed or ()))
     for table in (batches.present, batches.reclaimed):
         table.remove(Span(gone, 0, 1))

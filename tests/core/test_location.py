@@ -7,16 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from quorumq.core.messages import (
-    AckRequest,
-    Failed,
-    FetchReply,
-    HoldReply,
-    HoldsRequest,
-    OpenSession,
-    OpenSessionReply,
-    ResyncReply,
-)
+from quorumq.core import messages as m
 from quorumq.core.messages.effects import LinkUp
 from quorumq.core.messages.records import (
     DirectoryLocation,
@@ -52,7 +43,7 @@ def acked_unknown_to_a(cluster: Cluster) -> list[JournalRecord]:
     cluster.crash("c", 6.0)
     cut(cluster, "ac", "ab")
     got = receipts(cluster.ask("b", fetch(hold_time=5.0)))
-    assert outcomes(cluster.ask("b", AckRequest(got))) == ["acked"]
+    assert outcomes(cluster.ask("b", m.AckRequest(got))) == ["acked"]
     cluster.kill("b")
     return backup
 
@@ -83,13 +74,13 @@ def test_a_moved_directory_takes_part_once_every_other_node_answered_and_knows_o
     cluster.advance(6.0)
     core = cluster.nodes["c"]
     assert not core.state.trusted
-    answer = cluster.ask("c", OpenSession(), of=Failed)
+    answer = cluster.ask("c", m.OpenSession(), of=m.Failed)
     for words in ("copied, or restored", "still missing a.", "empty the directory", "--directory-is-newest"):
         assert words in answer.detail
         assert words in str(core.status(cluster.now)["moved"])
     cluster.start("a", 1.0)
     assert core.state.trusted
-    assert isinstance(cluster.ask("c", OpenSession()), OpenSessionReply)
+    assert isinstance(cluster.ask("c", m.OpenSession()), m.OpenSessionReply)
     assert not cluster.restarts, "nothing was missing, so nothing is resynced"
     status = core.status(cluster.now)
     assert status["moved"] == ""
@@ -112,7 +103,7 @@ def test_a_suspicion_outlives_restarts_and_snapshots() -> None:
         assert cluster.nodes["c"].trust.moved
     cluster.journals["c"][:] = cluster.nodes["c"].snapshot(cluster.now)
     cluster.kill("c")
-    cluster.drop = lambda sender, to, message: isinstance(message, HoldsRequest)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.HoldsRequest)
     cluster.start("c")
     assert cluster.nodes["c"].trust.moved
     cluster.start("a")
@@ -177,7 +168,7 @@ def test_the_holds_of_a_clean_stop_are_not_those_of_a_directory_that_was_moved()
 
 def test_a_copy_of_a_directory_that_resyncs_uses_no_start_again() -> None:
     cluster = with_messages(1)
-    cluster.drop = lambda sender, to, message: isinstance(message, ResyncReply)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.ResyncReply)
     wipe(cluster, "c")
     backup = list(cluster.journals["c"])
     for _ in range(3):
@@ -216,21 +207,21 @@ def test_a_new_node_that_was_moved_before_it_was_known_is_new() -> None:
 @pytest.mark.parametrize("lost", ["moved", "wiped"])
 def test_an_untrusted_node_abstains_from_a_hold_at_once(lost: str) -> None:
     cluster = with_messages(5, hold_time_max=5.0)
-    cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch(most=1, hold_time=5.0)))))
+    cluster.ask("a", m.AckRequest(receipts(cluster.ask("a", fetch(most=1, hold_time=5.0)))))
     cluster.kill("b")
     cluster.journals["c"] = list(cluster.journals["c"]) if lost == "moved" else []
     cluster.crash("c")
     assert not cluster.nodes["c"].state.trusted
-    said: list[HoldReply] = []
+    said: list[m.HoldReply] = []
 
     def listen(sender: str, to: str, message: object) -> bool:
-        if sender == "c" and isinstance(message, HoldReply):
+        if sender == "c" and isinstance(message, m.HoldReply):
             said.append(message)
         return False
 
     cluster.drop = listen
     answer = cluster.ask("a", fetch(hold_time=5.0))
-    assert isinstance(answer, FetchReply), "its round was not waited for"
+    assert isinstance(answer, m.FetchReply), "its round was not waited for"
     assert receipts(answer) == ()
     assert said
     assert all(reply.abstained and not reply.granted for reply in said)
@@ -281,7 +272,9 @@ def test_records_that_an_old_copy_writes_itself_do_not_make_up_for_those_that_it
     backup = list(cluster.journals["c"])
     cut(cluster, "ac")
     got = receipts(cluster.ask("b", fetch(most=5, hold_time=5.0)))
-    assert outcomes(cluster.ask("b", AckRequest(got))) == ["acked"], "by b and c, which says how much it has"
+    assert outcomes(cluster.ask("b", m.AckRequest(got))) == ["acked"], (
+        "by b and c, which says how much it has"
+    )
     cluster.advance(6.0)
     had = len(cluster.journals["c"])
     cluster.kill("b")

@@ -5,19 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quorumq.client.produce.derived import Name
-from quorumq.core.messages import (
-    AckRequest,
-    Failed,
-    FindName,
-    FindNameReply,
-    Hold,
-    OpenSession,
-    Publish,
-    PublishReply,
-    PurgeReply,
-    PurgeRequest,
-    Store,
-)
+from quorumq.core import messages as m
 from quorumq.core.requests.publish import producer_ids_begun
 from quorumq.core.values import limits
 from quorumq.core.values.errors import Code
@@ -33,7 +21,7 @@ SLOT, SEQ = 3, 17
 
 
 def found(cluster: Cluster, topic: Topic, node: str = "a") -> tuple[ProducerId, bool]:
-    reply = cluster.ask(node, FindName(PartitionId(topic.id, 0), WINDOW_S, SLOT, SEQ), of=FindNameReply)
+    reply = cluster.ask(node, m.FindName(PartitionId(topic.id, 0), WINDOW_S, SLOT, SEQ), of=m.FindNameReply)
     assert reply.producer_id[:3] == (NAMED, WINDOW_S, SLOT)
     return reply.producer_id, reply.known
 
@@ -41,7 +29,7 @@ def found(cluster: Cluster, topic: Topic, node: str = "a") -> tuple[ProducerId, 
 def published(
     cluster: Cluster, topic: Topic, producer_id: ProducerId, node: str = "a", payload: bytes = b"x"
 ) -> object:
-    return cluster.ask(node, Publish(cluster.batch(topic, producer_id, SEQ, [payload])))
+    return cluster.ask(node, m.Publish(cluster.batch(topic, producer_id, SEQ, [payload])))
 
 
 def at_a_border(cluster: Cluster) -> None:
@@ -56,7 +44,7 @@ def test_a_name_is_found_in_the_window_before_and_after_and_by_clocks_that_diffe
     at_a_border(cluster)
     first, known = found(cluster, topic)
     assert not known
-    assert isinstance(published(cluster, topic, first), PublishReply)
+    assert isinstance(published(cluster, topic, first), m.PublishReply)
     assert found(cluster, topic, "b") == (first, True)
     cluster.wall_off_ms = {"b": 2_000, "c": -2_000}
     assert found(cluster, topic, "b") == (first, True), "that node's window is the next one"
@@ -85,21 +73,23 @@ def test_a_caller_within_a_window_of_the_first_finds_its_name_whichever_clock_is
         cluster.time += 5 * WINDOW_S
         first, known = found(cluster, topic, "a")
         assert not known
-        assert isinstance(published(cluster, topic, first, "a"), PublishReply)
+        assert isinstance(published(cluster, topic, first, "a"), m.PublishReply)
         cluster.time += seconds
         assert found(cluster, topic, "b") == (first, True), (ahead_ms, seconds)
-        assert isinstance(published(cluster, topic, first, "b"), PublishReply), "nor is it ahead of any clock"
+        assert isinstance(published(cluster, topic, first, "b"), m.PublishReply), (
+            "nor is it ahead of any clock"
+        )
 
 
 def test_one_replica_that_knows_is_enough_and_is_completed_by_the_next_publish() -> None:
     cluster = Cluster()
     topic = cluster.topic()
     first, _ = found(cluster, topic)
-    cluster.drop = lambda sender, to, message: isinstance(message, Store) and to != "b"
-    cluster.submit("a", Publish(cluster.batch(topic, first, SEQ, [b"x"])))
+    cluster.drop = lambda sender, to, message: isinstance(message, m.Store) and to != "b"
+    cluster.submit("a", m.Publish(cluster.batch(topic, first, SEQ, [b"x"])))
     cluster.hear_all()
     assert found(cluster, topic, "c") == (first, True)
-    assert isinstance(published(cluster, topic, first, "c"), PublishReply)
+    assert isinstance(published(cluster, topic, first, "c"), m.PublishReply)
     check_failed(published(cluster, topic, first, "b", b"y"), Code.CONFLICT)
 
 
@@ -112,7 +102,7 @@ def test_a_name_is_asked_of_a_majority_and_outlasts_a_disk() -> None:
     assert found(cluster, topic, "c")[0] == first
     cluster.drop = lambda sender, to, message: sender != to
     assert (
-        cluster.ask("c", FindName(PartitionId(topic.id, 0), WINDOW_S, SLOT, SEQ + 1), 6).code
+        cluster.ask("c", m.FindName(PartitionId(topic.id, 0), WINDOW_S, SLOT, SEQ + 1), 6).code
         == Code.TOO_FEW_REPLICAS
     )  # type: ignore[union-attr]
 
@@ -123,7 +113,7 @@ def test_an_acked_message_is_known_by_its_name_until_its_window_is_past_and_then
     at_a_border(cluster)
     first, _ = found(cluster, topic)
     published(cluster, topic, first)
-    cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch()))))
+    cluster.ask("a", m.AckRequest(receipts(cluster.ask("a", fetch()))))
     cluster.advance(20)
     replica = next(iter(cluster.nodes["a"].replicas.values()))
     assert not replica.batches.stored, "its payload is reclaimed"
@@ -147,9 +137,9 @@ def test_a_name_for_the_life_of_its_topic_is_never_closed() -> None:
     topic = cluster.topic()
     for_good = ProducerId(NAMED, 0, SLOT, 0)
     published(cluster, topic, for_good)
-    cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch()))))
+    cluster.ask("a", m.AckRequest(receipts(cluster.ask("a", fetch()))))
     cluster.advance(30)
-    assert isinstance(published(cluster, topic, for_good, "b"), PublishReply)
+    assert isinstance(published(cluster, topic, for_good, "b"), m.PublishReply)
     assert receipts(cluster.ask("c", fetch())) == ()
 
 
@@ -164,7 +154,7 @@ def test_a_name_whose_payload_is_absent_is_known() -> None:
 
 
 def refused(reply: object, code: Code, text: str) -> None:
-    assert isinstance(reply, Failed), reply
+    assert isinstance(reply, m.Failed), reply
     assert (reply.code, text in reply.detail) == (code, True), reply
 
 
@@ -182,10 +172,10 @@ def refused(reply: object, code: Code, text: str) -> None:
 def test_an_id_that_no_name_has_is_refused(producer_id: ProducerId, seq: int, text: str) -> None:
     cluster = Cluster()
     topic = cluster.topic()
-    refused(cluster.ask("a", Publish(cluster.batch(topic, producer_id, seq, [b"x"]))), Code.USAGE, text)
+    refused(cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, seq, [b"x"]))), Code.USAGE, text)
     assert not replica_of(cluster, "a").batches.stored
     if producer_id.n:
-        ask = FindName(PartitionId(topic.id, 0), producer_id.n, producer_id.nonce, seq)
+        ask = m.FindName(PartitionId(topic.id, 0), producer_id.n, producer_id.nonce, seq)
         refused(cluster.ask("a", ask), Code.USAGE, text)
 
 
@@ -193,11 +183,11 @@ def test_a_window_that_is_far_ahead_is_refused_by_a_node_and_may_be_taken_by_ano
     cluster = Cluster()
     topic = cluster.topic()
     now, _ = found(cluster, topic)
-    assert isinstance(published(cluster, topic, now._replace(k=now.k + 2)), PublishReply)
+    assert isinstance(published(cluster, topic, now._replace(k=now.k + 2)), m.PublishReply)
     ahead = now._replace(k=now.k + 3)
     refused(published(cluster, topic, ahead), Code.NOT_STORED, "Set the clocks of the nodes right")
     cluster.wall_off_ms = {"b": 1000 * WINDOW_S}
-    assert isinstance(published(cluster, topic, ahead, "b"), PublishReply)
+    assert isinstance(published(cluster, topic, ahead, "b"), m.PublishReply)
 
 
 def settled(cluster: Cluster, topic: Topic, *numbers: int, seq: int = SEQ) -> None:
@@ -205,7 +195,7 @@ def settled(cluster: Cluster, topic: Topic, *numbers: int, seq: int = SEQ) -> No
     for k in numbers:
         cluster.time = max(cluster.time, WINDOW_S * k - cluster.now.wall_ms / 1000 + cluster.time)
         batch = cluster.batch(topic, ProducerId(NAMED, WINDOW_S, SLOT, k), seq, [b"x"])
-        assert isinstance(cluster.ask("a", Publish(batch)), PublishReply)
+        assert isinstance(cluster.ask("a", m.Publish(batch)), m.PublishReply)
         drained(cluster)
 
 
@@ -234,7 +224,7 @@ def test_a_window_with_a_message_left_stays_and_joins_the_others_later() -> None
     delayed = cluster.batch(
         topic, ProducerId(NAMED, WINDOW_S, SLOT, first + 3), SEQ, [b"x"], delay_ms=20_000 * WINDOW_S
     )
-    assert isinstance(cluster.ask("a", Publish(delayed)), PublishReply)
+    assert isinstance(cluster.ask("a", m.Publish(delayed)), m.PublishReply)
     settled(cluster, topic, first + 6)
     cluster.time += 4 * WINDOW_S
     cluster.advance(20)
@@ -281,19 +271,19 @@ def test_names_are_bounded_and_take_no_capacity_from_sessions(
     topic = cluster.topic()
     first, _ = found(cluster, topic)
     for slot in range(4):
-        assert isinstance(published(cluster, topic, first._replace(nonce=slot)), PublishReply)
+        assert isinstance(published(cluster, topic, first._replace(nonce=slot)), m.PublishReply)
     fifth = first._replace(nonce=9)
     refused(published(cluster, topic, fifth), Code.STORAGE_FULL, "keeps 4 names of messages")
-    assert isinstance(published(cluster, topic, first), PublishReply), "a retry takes no room"
-    session = cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
-    assert isinstance(published(cluster, topic, session), PublishReply), "the names are no sessions"
+    assert isinstance(published(cluster, topic, first), m.PublishReply), "a retry takes no room"
+    session = cluster.ask("a", m.OpenSession()).producer_id  # type: ignore[union-attr]
+    assert isinstance(published(cluster, topic, session), m.PublishReply), "the names are no sessions"
     drained(cluster)
     cluster.advance(20)
     refused(published(cluster, topic, fifth), Code.STORAGE_FULL, "short window")
     assert {core.state.names[topic.id] for core in cluster.nodes.values()} == {4}
     cluster.time += 5 * WINDOW_S
     cluster.advance(20)
-    assert isinstance(published(cluster, topic, found(cluster, topic)[0]), PublishReply), (
+    assert isinstance(published(cluster, topic, found(cluster, topic)[0]), m.PublishReply), (
         "their window is closed"
     )
     assert {core.state.names[topic.id] for core in cluster.nodes.values()} == {1}
@@ -303,7 +293,7 @@ def test_a_name_beyond_the_limit_that_a_peer_has_is_taken(monkeypatch: pytest.Mo
     cluster = Cluster(sync_grace=0.0)
     topic = cluster.topic()
     first, _ = found(cluster, topic)
-    cluster.drop = lambda sender, to, message: isinstance(message, Store) and to == "c"
+    cluster.drop = lambda sender, to, message: isinstance(message, m.Store) and to == "c"
     for slot in range(3):
         published(cluster, topic, first._replace(nonce=slot))
     cluster.hear_all()
@@ -317,12 +307,12 @@ def test_names_and_what_is_derived_count_as_begun_also_where_there_is_no_replica
     topic = cluster.topic()
     first, _ = found(cluster, topic)
     replicas = cluster.nodes["a"].replicas
-    session = cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
+    session = cluster.ask("a", m.OpenSession()).producer_id  # type: ignore[union-attr]
     for producer_id, here, nowhere in ((first, 2, 2), (ProducerId(DERIVED, 1, 1, 1), 1, 1), (session, 1, 0)):
-        publish = Publish(cluster.batch(topic, producer_id, SEQ, [b"x", b"y"]))
+        publish = m.Publish(cluster.batch(topic, producer_id, SEQ, [b"x", b"y"]))
         assert (producer_ids_begun(replicas, publish), producer_ids_begun({}, publish)) == (here, nowhere)
     published(cluster, topic, first)
-    assert producer_ids_begun(replicas, Publish(cluster.batch(topic, first, SEQ, [b"x", b"y"]))) == 1
+    assert producer_ids_begun(replicas, m.Publish(cluster.batch(topic, first, SEQ, [b"x", b"y"]))) == 1
 
 
 def test_to_compare_a_new_name_costs_a_slot_and_not_all_names() -> None:
@@ -353,12 +343,12 @@ IDS = {
 def with_two_times(cluster: Cluster, topic: Topic, producer_id: ProducerId, ahead_ms: int) -> int:
     """Publish one id so that a has a try from ``ahead_ms`` after now, the others one from before; return the time."""
     border = cluster.now.wall_ms
-    cluster.drop = lambda sender, to, message: isinstance(message, Store) and to != "a"
+    cluster.drop = lambda sender, to, message: isinstance(message, m.Store) and to != "a"
     first = cluster.batch(topic, producer_id, SEQ, [b"x"], published_ms=border + ahead_ms)
-    cluster.submit("a", Publish(first))
+    cluster.submit("a", m.Publish(first))
     cluster.hear_all()
     second = cluster.batch(topic, producer_id, SEQ, [b"x"], published_ms=border - ahead_ms)
-    assert isinstance(cluster.ask("b", Publish(second)), PublishReply)
+    assert isinstance(cluster.ask("b", m.Publish(second)), m.PublishReply)
     times = [
         batch.header.published_ms
         for node in "abc"
@@ -379,7 +369,7 @@ def test_copies_of_one_id_with_other_times_are_covered_alike(kind: str, ahead_ms
     border = with_two_times(cluster, topic, producer_id, ahead_ms)
     drained(cluster)
     rewind(cluster, start="time", from_ms=border)
-    cluster.drop = lambda sender, to, message: isinstance(message, Hold) and sender != "c"
+    cluster.drop = lambda sender, to, message: isinstance(message, m.Hold) and sender != "c"
     assert seqs(cluster.ask("c", fetch())) == [SEQ]
 
 
@@ -392,7 +382,7 @@ def test_a_purge_covers_what_a_replica_with_another_time_would_deliver(rule: boo
     drained(cluster)
     rewind(cluster, start="time", from_ms=border)
     cluster.drop = lambda sender, to, message: (sender, to) == ("b", "a")
-    cluster.ask("b", PurgeRequest("jobs", 0, "g"), of=PurgeReply)
+    cluster.ask("b", m.PurgeRequest("jobs", 0, "g"), of=m.PurgeReply)
     cluster.hear_all()
     assert seqs(cluster.ask("a", fetch())) == ([] if rule else [SEQ])
 

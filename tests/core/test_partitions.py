@@ -6,29 +6,8 @@ from collections.abc import Iterable
 
 import pytest
 
+from quorumq.core import messages as m
 from quorumq.core.cluster.topics import with_partitions
-from quorumq.core.messages import (
-    AckRequest,
-    AlterTopic,
-    CreateTopic,
-    DeleteTopic,
-    Failed,
-    Fetch,
-    FetchReply,
-    GroupReply,
-    Metadata,
-    OpenSession,
-    Publish,
-    PublishReply,
-    PutGroup,
-    PutReply,
-    PutTopic,
-    ReceiptPart,
-    RegistersReply,
-    SetGroup,
-    SyncTopics,
-    TopicReply,
-)
 from quorumq.core.messages.effects import LinkDown
 from quorumq.core.values.types import PartitionId, Topic
 from tests.core.chaos import Chaos
@@ -68,21 +47,21 @@ class Five(Cluster):
                     self.link(one, other)
 
     def grow(self, node: str, partitions: int = 2) -> Topic:
-        reply = self.ask(node, AlterTopic(self.name, partitions=partitions))
-        assert isinstance(reply, TopicReply), reply
+        reply = self.ask(node, m.AlterTopic(self.name, partitions=partitions))
+        assert isinstance(reply, m.TopicReply), reply
         assert reply.topic.partitions == partitions
         return reply.topic
 
     def published(self, node: str, topic: Topic, partition: int, timeout: float = 6.0) -> bool:
-        producer_id = self.ask(node, OpenSession()).producer_id  # type: ignore[union-attr]
-        key = self.submit(node, Publish(self.batch(topic, producer_id, 0, [b"m"], partition)))
+        producer_id = self.ask(node, m.OpenSession()).producer_id  # type: ignore[union-attr]
+        key = self.submit(node, m.Publish(self.batch(topic, producer_id, 0, [b"m"], partition)))
         self.advance(timeout)
-        return isinstance(self.replies.get(key), PublishReply)
+        return isinstance(self.replies.get(key), m.PublishReply)
 
-    def fetched(self, node: str, group: str, partition: int) -> tuple[ReceiptPart, ...]:
-        fetch = Fetch((self.name,), group, 10, 1 << 20, 1, 0, 0.0, 10.0, 0.0, partitions=(partition,))
+    def fetched(self, node: str, group: str, partition: int) -> tuple[m.ReceiptPart, ...]:
+        fetch = m.Fetch((self.name,), group, 10, 1 << 20, 1, 0, 0.0, 10.0, 0.0, partitions=(partition,))
         reply = self.ask(node, fetch, 2.0)
-        return receipts(reply) if isinstance(reply, FetchReply) else ()
+        return receipts(reply) if isinstance(reply, m.FetchReply) else ()
 
     def came(self, key: int, seconds: float = 6.0) -> object:
         self.advance(seconds)
@@ -94,11 +73,11 @@ def test_a_deletion_is_not_confirmed_before_partitions_that_its_coordinator_does
     cluster.cut([cluster.x, cluster.y])
     grown = cluster.grow(cluster.z)
     cluster.cut([cluster.v, cluster.w])
-    deleting = cluster.submit(cluster.x, DeleteTopic(cluster.name, grown.id))
-    assert isinstance(cluster.came(deleting), Failed), "z knows of a partition at z, v and w"
+    deleting = cluster.submit(cluster.x, m.DeleteTopic(cluster.name, grown.id))
+    assert isinstance(cluster.came(deleting), m.Failed), "z knows of a partition at z, v and w"
     assert cluster.published(cluster.v, grown, 1), "nor is it deleted there"
     cluster.cut([])
-    assert isinstance(cluster.ask(cluster.x, DeleteTopic(cluster.name, grown.id)), TopicReply)
+    assert isinstance(cluster.ask(cluster.x, m.DeleteTopic(cluster.name, grown.id)), m.TopicReply)
     for node in cluster.names:
         assert not cluster.published(node, grown, 1, 0.0)
 
@@ -109,14 +88,14 @@ def test_a_deletion_that_was_begun_elsewhere_drops_no_partition() -> None:
     cluster.cut([cluster.x, cluster.y])
     grown = cluster.grow(cluster.z)
     cluster.cut([cluster.v, cluster.w])
-    cluster.came(cluster.submit(cluster.x, DeleteTopic(cluster.name, grown.id)))
+    cluster.came(cluster.submit(cluster.x, m.DeleteTopic(cluster.name, grown.id)))
     snapshot = cluster.nodes[cluster.z].snapshot(cluster.now)
     cluster.kill(cluster.z)
     cluster.journals[cluster.z] = list(snapshot)
     cluster.start(cluster.z)
     for node in (cluster.y, cluster.z):
-        again = cluster.submit(node, DeleteTopic(cluster.name, grown.id))
-        assert isinstance(cluster.came(again), Failed), node
+        again = cluster.submit(node, m.DeleteTopic(cluster.name, grown.id))
+        assert isinstance(cluster.came(again), m.Failed), node
     assert cluster.published(cluster.v, grown, 1)
 
 
@@ -125,15 +104,15 @@ def test_a_name_is_given_again_only_once_its_deletion_is_complete() -> None:
     cluster.cut([cluster.x, cluster.y])
     grown = cluster.grow(cluster.z)
     cluster.cut([cluster.v, cluster.w])
-    cluster.came(cluster.submit(cluster.x, DeleteTopic(cluster.name, grown.id)))
-    creating = cluster.submit(cluster.x, CreateTopic(cluster.name))
-    assert isinstance(cluster.came(creating), Failed)
+    cluster.came(cluster.submit(cluster.x, m.DeleteTopic(cluster.name, grown.id)))
+    creating = cluster.submit(cluster.x, m.CreateTopic(cluster.name))
+    assert isinstance(cluster.came(creating), m.Failed)
     assert cluster.published(cluster.v, grown, 1)
     cluster.cut([])
-    made = cluster.ask(cluster.x, CreateTopic(cluster.name), of=TopicReply)
+    made = cluster.ask(cluster.x, m.CreateTopic(cluster.name), of=m.TopicReply)
     assert made.topic.deletions == 1
     assert not cluster.published(cluster.v, grown, 1, 0.0)
-    assert isinstance(cluster.ask(cluster.v, DeleteTopic(cluster.name, grown.id)), TopicReply | Failed)
+    assert isinstance(cluster.ask(cluster.v, m.DeleteTopic(cluster.name, grown.id)), m.TopicReply | m.Failed)
     assert cluster.nodes[cluster.x].topic_named(cluster.name) == made.topic
 
 
@@ -141,17 +120,17 @@ def test_a_deletion_and_partitions_that_are_proposed_at_the_same_time_see_each_o
     """Three nodes have heard of the proposal when the deletion reads; all confirmations come before its OK."""
     cluster = Five()
     cluster.drop = lambda sender, to, message: (
-        sender != to and isinstance(message, RegistersReply) and to == cluster.z
+        sender != to and isinstance(message, m.RegistersReply) and to == cluster.z
     )
-    altering = cluster.submit(cluster.z, AlterTopic(cluster.name, partitions=2))
+    altering = cluster.submit(cluster.z, m.AlterTopic(cluster.name, partitions=2))
     assert altering not in cluster.replies, "it has proposed, and reads"
     for core in cluster.nodes.values():
         topic = core.topics[cluster.made.id]
         assert (topic.partitions, topic.all_partitions) == (1, 2)
     cluster.hear_all()
-    assert isinstance(cluster.ask(cluster.x, DeleteTopic(cluster.name, cluster.made.id)), TopicReply)
+    assert isinstance(cluster.ask(cluster.x, m.DeleteTopic(cluster.name, cluster.made.id)), m.TopicReply)
     reply = cluster.came(altering)
-    assert isinstance(reply, Failed)
+    assert isinstance(reply, m.Failed)
     grown = with_partitions(cluster.made, 2, cluster.names)
     for node in cluster.names:
         assert not cluster.published(node, grown, 1, 0.0)
@@ -159,17 +138,19 @@ def test_a_deletion_and_partitions_that_are_proposed_at_the_same_time_see_each_o
 
 def test_a_rewind_is_not_confirmed_before_partitions_that_its_coordinator_does_not_know() -> None:
     cluster = Five()
-    assert isinstance(cluster.ask(cluster.x, SetGroup(cluster.name, "g")), GroupReply)
+    assert isinstance(cluster.ask(cluster.x, m.SetGroup(cluster.name, "g")), m.GroupReply)
     cluster.cut([cluster.x, cluster.y])
     grown = cluster.grow(cluster.z)
     assert cluster.published(cluster.v, grown, 1)
-    rewinding = cluster.submit(cluster.x, SetGroup(cluster.name, "g", "latest", rewind=True))
-    assert isinstance(cluster.came(rewinding), Failed)
+    rewinding = cluster.submit(cluster.x, m.SetGroup(cluster.name, "g", "latest", rewind=True))
+    assert isinstance(cluster.came(rewinding), m.Failed)
     cluster.cut([cluster.v, cluster.w])
-    rewinding = cluster.submit(cluster.x, SetGroup(cluster.name, "g", "latest", rewind=True))
-    assert isinstance(cluster.came(rewinding), Failed), "a majority of the nodes, and of what x has heard of"
+    rewinding = cluster.submit(cluster.x, m.SetGroup(cluster.name, "g", "latest", rewind=True))
+    assert isinstance(cluster.came(rewinding), m.Failed), (
+        "a majority of the nodes, and of what x has heard of"
+    )
     cluster.cut([])
-    cluster.ask(cluster.y, SetGroup(cluster.name, "g", "latest", rewind=True), of=GroupReply)
+    cluster.ask(cluster.y, m.SetGroup(cluster.name, "g", "latest", rewind=True), of=m.GroupReply)
     for node in cluster.names:
         assert cluster.fetched(node, "g", 1) == ()
 
@@ -177,10 +158,10 @@ def test_a_rewind_is_not_confirmed_before_partitions_that_its_coordinator_does_n
 def test_a_group_that_was_confirmed_is_there_in_partitions_that_are_added_later() -> None:
     """x and y alone have heard of it from a FETCH; v and w get it with the partition."""
     cluster = Five()
-    assert isinstance(cluster.ask(cluster.z, SetGroup(cluster.name, "fast")), GroupReply)
+    assert isinstance(cluster.ask(cluster.z, m.SetGroup(cluster.name, "fast")), m.GroupReply)
     cluster.cut([cluster.v, cluster.w])
-    assert isinstance(cluster.ask(cluster.x, SetGroup(cluster.name, "slow")), GroupReply)
-    cluster.drop = lambda sender, to, message: isinstance(message, SyncTopics)
+    assert isinstance(cluster.ask(cluster.x, m.SetGroup(cluster.name, "slow")), m.GroupReply)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.SyncTopics)
     for node in (cluster.v, cluster.w):
         assert (cluster.made.id, "slow") not in cluster.nodes[node].catalogue.groups
         for other in cluster.names:
@@ -194,7 +175,7 @@ def test_a_group_that_was_confirmed_is_there_in_partitions_that_are_added_later(
     )
     assert cluster.published(cluster.v, grown, 1)
     cluster.hear_all()
-    assert outcomes(cluster.ask(cluster.v, AckRequest(cluster.fetched(cluster.v, "fast", 1)))) == ["acked"]
+    assert outcomes(cluster.ask(cluster.v, m.AckRequest(cluster.fetched(cluster.v, "fast", 1)))) == ["acked"]
     cluster.advance(30.0)
     assert cluster.fetched(cluster.z, "slow", 1), "not reclaimed unread"
 
@@ -203,23 +184,26 @@ def test_a_group_is_confirmed_at_a_majority_of_the_nodes_and_of_each_replica_set
     cluster = Five()
     for away in ((cluster.x, cluster.y), (cluster.v, cluster.w, cluster.y)):
         cluster.drop = lambda sender, to, message, away=away: (  # type: ignore[misc]
-            isinstance(message, PutGroup | SyncTopics) and to in away and sender != to
+            isinstance(message, m.PutGroup | m.SyncTopics) and to in away and sender != to
         )
-        making = cluster.submit(cluster.z, SetGroup(cluster.name, f"not by {away}"))
-        assert isinstance(cluster.came(making), Failed), away
-    cluster.drop = lambda sender, to, message: isinstance(message, PutGroup) and to in (cluster.x, cluster.v)
-    assert isinstance(cluster.ask(cluster.z, SetGroup(cluster.name, "g")), GroupReply)
+        making = cluster.submit(cluster.z, m.SetGroup(cluster.name, f"not by {away}"))
+        assert isinstance(cluster.came(making), m.Failed), away
+    cluster.drop = lambda sender, to, message: (
+        isinstance(message, m.PutGroup) and to in (cluster.x, cluster.v)
+    )
+    assert isinstance(cluster.ask(cluster.z, m.SetGroup(cluster.name, "g")), m.GroupReply)
 
 
 def test_a_group_of_one_partition_is_registered_in_another_one_by_the_fetch_that_reads_it() -> None:
     cluster = Five()
     grown = cluster.grow(cluster.z)
     cluster.drop = lambda sender, to, message: (
-        isinstance(message, SyncTopics) or (isinstance(message, PutGroup) and to in (cluster.v, cluster.w))
+        isinstance(message, m.SyncTopics)
+        or (isinstance(message, m.PutGroup) and to in (cluster.v, cluster.w))
     )
     cluster.fetched(cluster.z, "g", 0)
     assert (PartitionId(grown.id, 0), "g") in cluster.nodes[cluster.z].catalogue.settled_groups
-    cluster.drop = lambda sender, to, message: isinstance(message, SyncTopics)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.SyncTopics)
     assert not any((grown.id, "g") in cluster.nodes[node].catalogue.groups for node in (cluster.v, cluster.w))
     cluster.fetched(cluster.z, "g", 1)
     assert all((grown.id, "g") in cluster.nodes[node].catalogue.groups for node in (cluster.v, cluster.w))
@@ -233,44 +217,44 @@ def test_a_creation_of_a_group_learns_of_partitions_from_its_voters() -> None:
     )
     cluster.grow(cluster.z)
     cluster.drop = lambda sender, to, message: (
-        isinstance(message, SyncTopics)
+        isinstance(message, m.SyncTopics)
         or (sender in (cluster.v, cluster.w)) != (to in (cluster.v, cluster.w))
     )
-    making = cluster.submit(cluster.x, SetGroup(cluster.name, "g"))
+    making = cluster.submit(cluster.x, m.SetGroup(cluster.name, "g"))
     assert cluster.nodes[cluster.x].topics[cluster.made.id].partitions == 2
-    assert isinstance(cluster.came(making), Failed)
+    assert isinstance(cluster.came(making), m.Failed)
     cluster.hear_all()
-    assert isinstance(cluster.ask(cluster.x, SetGroup(cluster.name, "g")), GroupReply)
+    assert isinstance(cluster.ask(cluster.x, m.SetGroup(cluster.name, "g")), m.GroupReply)
     assert all((cluster.made.id, "g") in core.catalogue.groups for core in cluster.nodes.values())
 
 
 def test_partitions_are_not_confirmed_before_their_replicas_have_every_group() -> None:
     cluster = Five()
     cluster.drop = lambda sender, to, message: (
-        isinstance(message, PutGroup | SyncTopics) and to in (cluster.v, cluster.w) and sender != to
+        isinstance(message, m.PutGroup | m.SyncTopics) and to in (cluster.v, cluster.w) and sender != to
     )
-    assert isinstance(cluster.ask(cluster.z, SetGroup(cluster.name, "g")), GroupReply)
+    assert isinstance(cluster.ask(cluster.z, m.SetGroup(cluster.name, "g")), m.GroupReply)
     cluster.drop = lambda sender, to, message: (
-        isinstance(message, SyncTopics)
-        or (isinstance(message, PutTopic) and bool(message.groups) and to in (cluster.v, cluster.w))
+        isinstance(message, m.SyncTopics)
+        or (isinstance(message, m.PutTopic) and bool(message.groups) and to in (cluster.v, cluster.w))
     )
-    altering = cluster.submit(cluster.z, AlterTopic(cluster.name, partitions=2))
-    assert isinstance(cluster.came(altering), Failed)
+    altering = cluster.submit(cluster.z, m.AlterTopic(cluster.name, partitions=2))
+    assert isinstance(cluster.came(altering), m.Failed)
     assert all(core.topics[cluster.made.id].partitions == 1 for core in cluster.nodes.values())
 
 
 def test_partitions_that_are_only_proposed_are_not_used_and_the_next_change_finishes_them() -> None:
     cluster = Five()
     cluster.drop = lambda sender, to, message: (
-        sender != to and isinstance(message, PutTopic) and message.topic.partitions == 2
+        sender != to and isinstance(message, m.PutTopic) and message.topic.partitions == 2
     )
-    altering = cluster.submit(cluster.z, AlterTopic(cluster.name, partitions=2))
+    altering = cluster.submit(cluster.z, m.AlterTopic(cluster.name, partitions=2))
     cluster.kill(cluster.z)  # it alone knew that it was confirmed
     cluster.hear_all(3.0)
     assert altering not in cluster.replies
     grown = with_partitions(cluster.made, 2, cluster.names)
     for node in (cluster.x, cluster.v):
-        (shown,) = cluster.ask(node, Metadata((cluster.name,))).topics  # type: ignore[union-attr]
+        (shown,) = cluster.ask(node, m.Metadata((cluster.name,))).topics  # type: ignore[union-attr]
         assert shown.replicas == cluster.made.replicas
         assert not cluster.published(node, grown, 1, 0.0)
         assert PartitionId(grown.id, 1) not in cluster.nodes[node].replicas
@@ -281,7 +265,7 @@ def test_partitions_that_are_only_proposed_are_not_used_and_the_next_change_fini
 def test_more_partitions_are_four_rounds_and_a_deletion_is_two() -> None:
     cluster = Five()
     for number in range(3):
-        cluster.ask(cluster.x, SetGroup(cluster.name, f"g{number}"))
+        cluster.ask(cluster.x, m.SetGroup(cluster.name, f"g{number}"))
     kinds: list[str] = []
     cluster.drop = lambda sender, to, message: (
         sender == cluster.x and to == cluster.v and bool(kinds.append(type(message).__name__))
@@ -289,10 +273,10 @@ def test_more_partitions_are_four_rounds_and_a_deletion_is_two() -> None:
     cluster.grow(cluster.x)
     assert kinds == ["PutTopic", "RegistersRequest", "PutTopic", "PutTopic"]
     kinds.clear()
-    cluster.ask(cluster.x, AlterTopic(cluster.name, ttl_s=5.0))
+    cluster.ask(cluster.x, m.AlterTopic(cluster.name, ttl_s=5.0))
     assert kinds == ["PutTopic"]
     kinds.clear()
-    cluster.ask(cluster.x, DeleteTopic(cluster.name, cluster.made.id))
+    cluster.ask(cluster.x, m.DeleteTopic(cluster.name, cluster.made.id))
     assert kinds == ["PutTopic", "RegistersRequest"]
 
 
@@ -301,11 +285,11 @@ def test_groups_are_read_and_carried_in_pages(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(f"quorumq.core.requests.{module}.GROUPS_PER_CHUNK", 2)
     cluster = Five()
     cluster.drop = lambda sender, to, message: (
-        isinstance(message, SyncTopics) or (isinstance(message, PutGroup) and to == cluster.v)
+        isinstance(message, m.SyncTopics) or (isinstance(message, m.PutGroup) and to == cluster.v)
     )
     for number in range(5):
-        assert isinstance(cluster.ask(cluster.x, SetGroup(cluster.name, f"g{number}")), GroupReply)
-    cluster.drop = lambda sender, to, message: isinstance(message, SyncTopics)
+        assert isinstance(cluster.ask(cluster.x, m.SetGroup(cluster.name, f"g{number}")), m.GroupReply)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.SyncTopics)
     assert not cluster.nodes[cluster.v].catalogue.groups
     cluster.grow(cluster.v)
     assert len(cluster.nodes[cluster.v].catalogue.groups) == 5
@@ -315,32 +299,32 @@ def test_groups_are_read_and_carried_in_pages(monkeypatch: pytest.MonkeyPatch) -
 def test_a_rewind_and_a_proposal_at_one_node_see_each_other(first: str) -> None:
     """x and y alone have the rewind, z, v and w the proposal: z is the node that both have asked, in either order."""
     cluster = Five()
-    assert isinstance(cluster.ask(cluster.x, SetGroup(cluster.name, "g")), GroupReply)
+    assert isinstance(cluster.ask(cluster.x, m.SetGroup(cluster.name, "g")), m.GroupReply)
     late: list[tuple[str, str, object]] = []
 
     def keep(sender: str, to: str, message: object) -> bool:
-        if isinstance(message, SyncTopics):
+        if isinstance(message, m.SyncTopics):
             return True
         if (
             first == "the rewind"
         ):  # its register is at x, y and z before ALTER asks for groups; x gets no answer
-            return (isinstance(message, PutGroup) and to in (cluster.v, cluster.w)) or (
-                to == cluster.x and isinstance(message, PutReply) and sender != to
+            return (isinstance(message, m.PutGroup) and to in (cluster.v, cluster.w)) or (
+                to == cluster.x and isinstance(message, m.PutReply) and sender != to
             )
-        if isinstance(message, PutGroup) and sender == cluster.x != to:
+        if isinstance(message, m.PutGroup) and sender == cluster.x != to:
             late.append((sender, to, message))
             return True
         return False
 
     cluster.drop = keep
-    rewinding = cluster.submit(cluster.x, SetGroup(cluster.name, "g", rewind=True))
+    rewinding = cluster.submit(cluster.x, m.SetGroup(cluster.name, "g", rewind=True))
     assert rewinding not in cluster.replies
     cluster.drop = lambda sender, to, message: (
-        isinstance(message, SyncTopics)
+        isinstance(message, m.SyncTopics)
         or (sender in (cluster.x, cluster.y)) != (to in (cluster.x, cluster.y))
     )
     cluster.grow(cluster.z)
-    cluster.drop = lambda sender, to, message: isinstance(message, SyncTopics)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.SyncTopics)
     for item in late:
         hand_over(cluster, *item)
     cluster.came(rewinding)
@@ -366,7 +350,7 @@ class Changing(Chaos):
         self.seen: dict[str, int] = {}
 
     def sends(self, request: object) -> None:
-        confirmed = self.rewound.get(request.group, 0) if isinstance(request, Fetch) else 0
+        confirmed = self.rewound.get(request.group, 0) if isinstance(request, m.Fetch) else 0
         key = self.submit(self.draw.choice(self.names), request)
         self.pending[key] = (request, confirmed)
         if self.deleted:
@@ -380,23 +364,25 @@ class Changing(Chaos):
         grown = with_partitions(self.first, newest, self.names)
         match draw.randrange(7 if delete else 6):
             case 0:
-                self.sends(AlterTopic("jobs", partitions=min(4, newest + draw.randint(0, 1))))
+                self.sends(m.AlterTopic("jobs", partitions=min(4, newest + draw.randint(0, 1))))
             case 1:
                 self.sends(
-                    SetGroup("jobs", draw.choice("gh"), draw.choice(["earliest", "latest"]), rewind=True)
+                    m.SetGroup("jobs", draw.choice("gh"), draw.choice(["earliest", "latest"]), rewind=True)
                 )
             case 2:
-                self.sends(SetGroup("jobs", draw.choice("gh")))
+                self.sends(m.SetGroup("jobs", draw.choice("gh")))
             case 3 | 4:
                 node = draw.choice(self.names)
-                session = self.ask(node, OpenSession())
-                if not isinstance(session, Failed):
-                    self.sends(Publish(self.batch(grown, session.producer_id, 0, [b"x"], partition)))  # type: ignore[union-attr]
+                session = self.ask(node, m.OpenSession())
+                if not isinstance(session, m.Failed):
+                    self.sends(m.Publish(self.batch(grown, session.producer_id, 0, [b"x"], partition)))  # type: ignore[union-attr]
             case 5:
                 group = draw.choice("gh")
-                self.sends(Fetch(("jobs",), group, 9, 1 << 20, 1, 0, 0.0, 0.3, 0.0, partitions=(partition,)))
+                self.sends(
+                    m.Fetch(("jobs",), group, 9, 1 << 20, 1, 0, 0.0, 0.3, 0.0, partitions=(partition,))
+                )
             case 6:
-                self.sends(DeleteTopic("jobs", self.first.id))
+                self.sends(m.DeleteTopic("jobs", self.first.id))
 
     def check_all(self) -> None:
         for key in [key for key in self.pending if key in self.replies]:
@@ -404,14 +390,14 @@ class Changing(Chaos):
             reply = self.replies[key]
             name = f"{type(request).__name__} {type(reply).__name__}"
             self.seen[name] = self.seen.get(name, 0) + 1
-            if isinstance(request, DeleteTopic) and isinstance(reply, TopicReply):
+            if isinstance(request, m.DeleteTopic) and isinstance(reply, m.TopicReply):
                 self.deleted = True
-            elif isinstance(reply, GroupReply):
+            elif isinstance(reply, m.GroupReply):
                 group = reply.group
                 self.rewound[group.name] = max(self.rewound.get(group.name, 0), group.generation)
-            elif isinstance(reply, PublishReply | TopicReply):
+            elif isinstance(reply, m.PublishReply | m.TopicReply):
                 assert key not in self.after, f"{request} was {name} after the topic was deleted"
-            elif isinstance(reply, FetchReply):
+            elif isinstance(reply, m.FetchReply):
                 got = [item.receipt.generation for item in receipts(reply)]
                 assert all(generation >= confirmed for generation in got), (
                     f"{got}, and {confirmed} was confirmed"

@@ -2,19 +2,7 @@
 
 from __future__ import annotations
 
-from quorumq.core.messages import (
-    AckRequest,
-    DeleteGroup,
-    ExtendRequest,
-    Failed,
-    FetchReply,
-    GroupReply,
-    PauseGroup,
-    PutGroup,
-    RejectRequest,
-    SetGroup,
-    SyncTopics,
-)
+from quorumq.core import messages as m
 from quorumq.core.requests.waking import has_ready
 from quorumq.core.values.errors import Code
 from quorumq.core.values.types import NOT_PAUSED, Group, Pause, Stamp, merge_groups
@@ -37,7 +25,7 @@ from tests.core.steps import (
 
 
 def pause(cluster: Cluster, node: str = "a", *, paused: bool = True) -> Group:
-    reply = cluster.ask(node, PauseGroup("jobs", "g", paused), of=GroupReply)
+    reply = cluster.ask(node, m.PauseGroup("jobs", "g", paused), of=m.GroupReply)
     assert reply.group.paused is paused
     return reply.group
 
@@ -45,7 +33,7 @@ def pause(cluster: Cluster, node: str = "a", *, paused: bool = True) -> Group:
 def made(count: int = 10, **more: object) -> Cluster:
     cluster = Cluster(**more)  # type: ignore[arg-type]
     published(cluster, count)
-    cluster.ask("a", SetGroup("jobs", "g"))
+    cluster.ask("a", m.SetGroup("jobs", "g"))
     return cluster
 
 
@@ -60,7 +48,7 @@ def test_a_paused_group_gets_nothing_through_any_node_and_goes_on_when_resumed()
 
 def test_a_waiting_fetch_goes_on_when_the_group_is_resumed_and_not_before() -> None:
     cluster, topic, producer_id = with_session(1)
-    cluster.ask("a", SetGroup("jobs", "g"))
+    cluster.ask("a", m.SetGroup("jobs", "g"))
     pause(cluster)
     key = cluster.submit("b", fetch(wait=0.9))
     more(cluster, topic, producer_id, 1)
@@ -74,7 +62,7 @@ def test_voters_refuse_and_tell_a_coordinator_that_does_not_know() -> None:
     cluster = made()
     assert len(spans(cluster.ask("c", fetch(most=1)))) == 1  # it asks for no register any more
     cluster.drop = lambda sender, to, message: (
-        to == "c" != sender and isinstance(message, PutGroup | SyncTopics)
+        to == "c" != sender and isinstance(message, m.PutGroup | m.SyncTopics)
     )
     pause(cluster, "a")
     assert not any(group.paused for group in cluster.nodes["c"].catalogue.groups.values())
@@ -87,8 +75,8 @@ def test_messages_delivered_before_are_extended_and_settled() -> None:
     cluster = made()
     got = receipts(cluster.ask("a", fetch(most=3)))
     pause(cluster)
-    assert outcomes(cluster.ask("b", ExtendRequest(got, 10.0, 0.0))) == ["ok"]
-    assert outcomes(cluster.ask("c", AckRequest(got))) == ["acked"]
+    assert outcomes(cluster.ask("b", m.ExtendRequest(got, 10.0, 0.0))) == ["ok"]
+    assert outcomes(cluster.ask("c", m.AckRequest(got))) == ["acked"]
 
 
 def test_nothing_expires_meanwhile_and_dead_letters_can_be_read() -> None:
@@ -96,7 +84,7 @@ def test_nothing_expires_meanwhile_and_dead_letters_can_be_read() -> None:
     topic, producer_id = opened(cluster, ttl_s=5.0)
     more(cluster, topic, producer_id, 0, 4)
     got = receipts(cluster.ask("a", fetch(most=1)))
-    assert outcomes(cluster.ask("a", RejectRequest(got, death=DEATH))) == ["ok"]
+    assert outcomes(cluster.ask("a", m.RejectRequest(got, death=DEATH))) == ["ok"]
     pause(cluster)
     cluster.advance(20)
     view = next(iter(cluster.nodes["a"].replicas.values())).views.groups["g"]
@@ -112,16 +100,16 @@ def test_a_pause_survives_a_rewind_a_start_and_a_wipe_and_ends_with_its_group() 
         cluster.crash(name)
     wipe(cluster, "c", 100)
     assert [spans(cluster.ask(node, fetch())) for node in "abc"] == [[], [], []]
-    cluster.ask("a", DeleteGroup("jobs", "g"))
-    check_failed(cluster.ask("b", PauseGroup("jobs", "g", True)), Code.NOT_FOUND)
-    cluster.ask("b", SetGroup("jobs", "g"))
+    cluster.ask("a", m.DeleteGroup("jobs", "g"))
+    check_failed(cluster.ask("b", m.PauseGroup("jobs", "g", True)), Code.NOT_FOUND)
+    cluster.ask("b", m.SetGroup("jobs", "g"))
     assert spans(cluster.ask("c", fetch())) == [(0, 10)]
 
 
 def test_a_pause_is_stamped_above_a_confirmed_one_that_its_node_does_not_know() -> None:
     cluster = made()
     cluster.drop = lambda sender, to, message: (
-        to == "c" != sender and isinstance(message, PutGroup | SyncTopics)
+        to == "c" != sender and isinstance(message, m.PutGroup | m.SyncTopics)
     )
     cluster.wall_off_ms = {"a": 20_000}
     pause(cluster, "a")
@@ -136,8 +124,8 @@ def test_a_pause_is_stamped_above_a_confirmed_one_that_its_node_does_not_know() 
 def test_too_few_nodes_make_it_unknown() -> None:
     cluster = made()
     cluster.drop = lambda sender, to, message: sender != to
-    assert cluster.ask("a", PauseGroup("jobs", "g", True), 10).code == Code.OUTCOME_UNKNOWN  # type: ignore[union-attr]
-    assert isinstance(cluster.ask("a", PauseGroup("jobs", "nobody", True), 10), Failed)
+    assert cluster.ask("a", m.PauseGroup("jobs", "g", True), 10).code == Code.OUTCOME_UNKNOWN  # type: ignore[union-attr]
+    assert isinstance(cluster.ask("a", m.PauseGroup("jobs", "nobody", True), 10), m.Failed)
 
 
 def test_registers_merge_alike_in_any_order() -> None:
@@ -159,13 +147,13 @@ def test_a_fetch_of_a_paused_group_costs_no_frames() -> None:
     pause(cluster)
     sent: list[object] = []
     cluster.drop = lambda sender, to, message: bool(sender != to and sent.append(type(message).__name__))
-    assert isinstance(cluster.ask("a", fetch()), FetchReply)
+    assert isinstance(cluster.ask("a", fetch()), m.FetchReply)
     assert "Hold" not in sent
 
 
 def test_news_of_messages_wakes_no_one_while_the_group_is_paused() -> None:
     cluster = with_messages(1)
-    cluster.ask("a", SetGroup("jobs", "g"))
+    cluster.ask("a", m.SetGroup("jobs", "g"))
     pause(cluster)
     cluster.submit("b", fetch(wait=0.9))
     core = cluster.nodes["b"]

@@ -9,23 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
+from quorumq.core import messages as m
 from quorumq.core.cluster.rounds import Votes
-from quorumq.core.messages import (
-    AckRequest,
-    Failed,
-    FetchReply,
-    Hold,
-    HoldReply,
-    OpenSession,
-    Publish,
-    PublishReply,
-    PutTopic,
-    Release,
-    ReleaseRequest,
-    SetGroup,
-    Store,
-    StoreReply,
-)
 from quorumq.core.messages.effects import DiskFull, Gone, LinkDown, MemoryFull, Request
 from quorumq.core.partition.backfill import Backfill
 from quorumq.core.partition.batches import Missing, Slot
@@ -47,7 +32,7 @@ class Piggyback:
     def __init__(self, **settings: object) -> None:
         self.cluster = Cluster(sync_interval=600.0, heartbeat=600.0, **settings)
         self.topic: Topic = self.cluster.topic()
-        self.producer_id: ProducerId = self.cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
+        self.producer_id: ProducerId = self.cluster.ask("a", m.OpenSession()).producer_id  # type: ignore[union-attr]
         for node in "abc":
             self.cluster.ask(node, fetch())
         self.cluster.advance(5.0)
@@ -64,7 +49,7 @@ class Piggyback:
 
     def rode(self) -> list[NodeId]:
         """Return the nodes that got a STORE with a piggybacked HOLD."""
-        return [to for _, to, message in self.said if isinstance(message, Store) and message.hold]
+        return [to for _, to, message in self.said if isinstance(message, m.Store) and message.hold]
 
     def waits(self, node: NodeId = "a", most: int = 100, wait: float = 1.0, **more: object) -> int:
         """The key of a FETCH that is parked."""
@@ -76,7 +61,7 @@ class Piggyback:
         return self.cluster.batch(self.topic, self.producer_id, first, [b"x"] * count, **more)
 
     def publish(self, count: int = 1, node: NodeId = "a", first: int = 0, **more: int) -> int:
-        return self.cluster.submit(node, Publish(self.batch(count, first, **more)))
+        return self.cluster.submit(node, m.Publish(self.batch(count, first, **more)))
 
     def got(self, key: int) -> list[Span]:
         return [item.receipt.span for item in receipts(self.cluster.replies[key])]
@@ -95,12 +80,12 @@ def test_a_waiting_fetch_gets_a_publish_in_one_round() -> None:
     published = piggyback.publish(3)
     assert sorted(piggyback.kinds()) == ["Store", "Store", "StoreReply", "StoreReply"]
     assert piggyback.got(key) == [Span(piggyback.producer_id, 0, 3)]
-    assert isinstance(piggyback.cluster.replies[published], PublishReply)
+    assert isinstance(piggyback.cluster.replies[published], m.PublishReply)
     assert piggyback.held() == [3, 3, 3]
     (reply,) = [piggyback.cluster.replies[key]]
-    assert isinstance(reply, FetchReply)
+    assert isinstance(reply, m.FetchReply)
     assert reply.slices[0].deliveries[0].attempt == 1
-    assert outcomes(piggyback.cluster.ask("c", AckRequest(receipts(reply)))) == ["acked"]
+    assert outcomes(piggyback.cluster.ask("c", m.AckRequest(receipts(reply)))) == ["acked"]
 
 
 def test_a_client_with_nothing_in_hand_is_served_before_one_that_waits_longer() -> None:
@@ -157,7 +142,7 @@ def parked_elsewhere(piggyback: Piggyback) -> None:
 
 
 def skipped(piggyback: Piggyback) -> None:
-    later = SetGroup("jobs", "g", "time", WALL_MS + 10_000_000, rewind=True)
+    later = m.SetGroup("jobs", "g", "time", WALL_MS + 10_000_000, rewind=True)
     piggyback.cluster.ask("b", later)
 
 
@@ -168,16 +153,16 @@ def unwritten(piggyback: Piggyback) -> None:
 
 def recorded(piggyback: Piggyback) -> None:
     """The message was acked before it was here: only the record is."""
-    piggyback.loses = lambda sender, to, message: to == "a" and isinstance(message, Store)
+    piggyback.loses = lambda sender, to, message: to == "a" and isinstance(message, m.Store)
     piggyback.publish(node="b")
     got = receipts(piggyback.cluster.ask("b", fetch()))
-    piggyback.cluster.ask("b", AckRequest(got))
+    piggyback.cluster.ask("b", m.AckRequest(got))
     piggyback.said.clear()
 
 
 def held_elsewhere(piggyback: Piggyback) -> None:
     """It is not here; another node has it."""
-    piggyback.loses = lambda sender, to, message: to == "a" and isinstance(message, Store)
+    piggyback.loses = lambda sender, to, message: to == "a" and isinstance(message, m.Store)
     piggyback.publish(node="b")
     piggyback.cluster.ask("b", fetch())
     piggyback.said.clear()
@@ -209,7 +194,7 @@ def test_a_hold_is_piggybacked_for_no_one_else(case: str) -> None:
     piggyback.waits(**more)
     change(piggyback)
     piggyback.publish(**batch)
-    assert any(isinstance(message, Store) for _, _, message in piggyback.said)
+    assert any(isinstance(message, m.Store) for _, _, message in piggyback.said)
     assert piggyback.rode() == []
 
 
@@ -223,8 +208,8 @@ def test_a_full_node_that_refuses_a_store_still_delivers() -> None:
     for node in "abc":
         piggyback.cluster.feed(node, DiskFull(True))
     for number in (1, 2, 3):
-        assert isinstance(piggyback.cluster.replies[piggyback.publish(first=number)], Failed)
-    piggyback.cluster.ask("b", ReleaseRequest((item,)))
+        assert isinstance(piggyback.cluster.replies[piggyback.publish(first=number)], m.Failed)
+    piggyback.cluster.ask("b", m.ReleaseRequest((item,)))
     assert piggyback.got(key) == [item.receipt.span]
 
 
@@ -325,21 +310,21 @@ def test_it_is_waited_for_as_long_as_a_disk_may_take(
 def test_a_batch_of_several_spans_is_not_piggybacked() -> None:
     piggyback = Piggyback()
     piggyback.waits()
-    other = piggyback.cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
+    other = piggyback.cluster.ask("a", m.OpenSession()).producer_id  # type: ignore[union-attr]
     spans = (Span(piggyback.producer_id, 0, 1), Span(other, 0, 1))
     records = [encode_record(Message(b"x"))] * 2
     batch = pack_spans(PartitionId(piggyback.topic.id, 0), spans, piggyback.cluster.now.wall_ms, records)
-    piggyback.cluster.submit("a", Publish(batch))
-    assert any(isinstance(message, Store) for _, _, message in piggyback.said)
+    piggyback.cluster.submit("a", m.Publish(batch))
+    assert any(isinstance(message, m.Store) for _, _, message in piggyback.said)
     assert piggyback.rode() == []
 
 
 def test_several_batches_do_not_ride() -> None:
     piggyback = Piggyback()
     piggyback.waits()
-    requests = [Publish(piggyback.batch(1, first)) for first in (0, 1)]
-    other = piggyback.cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
-    requests[1] = Publish(piggyback.cluster.batch(piggyback.topic, other, 0, [b"y"]))
+    requests = [m.Publish(piggyback.batch(1, first)) for first in (0, 1)]
+    other = piggyback.cluster.ask("a", m.OpenSession()).producer_id  # type: ignore[union-attr]
+    requests[1] = m.Publish(piggyback.cluster.batch(piggyback.topic, other, 0, [b"y"]))
     piggyback.cluster.keys += 2
     keys = (piggyback.cluster.keys - 1, piggyback.cluster.keys)
     events = [Request(key, request) for key, request in zip(keys, requests, strict=True)]
@@ -354,10 +339,10 @@ def test_a_retry_of_what_was_acked_meets_the_tombstone() -> None:
     piggyback.loses = lambda sender, to, message: to == "a" and sender != "a"
     piggyback.publish(node="b")
     got = receipts(piggyback.cluster.ask("b", fetch()))
-    assert outcomes(piggyback.cluster.ask("b", AckRequest(got))) == ["acked"]
+    assert outcomes(piggyback.cluster.ask("b", m.AckRequest(got))) == ["acked"]
     piggyback.loses = lambda sender, to, message: False
     key = piggyback.waits()
-    assert isinstance(piggyback.cluster.replies[piggyback.publish()], PublishReply)
+    assert isinstance(piggyback.cluster.replies[piggyback.publish()], m.PublishReply)
     assert piggyback.rode() == ["b", "c"]
     assert key not in piggyback.cluster.replies
     piggyback.cluster.advance(2.0)
@@ -378,7 +363,7 @@ def test_a_retry_through_another_node_is_delivered_once() -> None:
     piggyback.publish(node="b")
     assert piggyback.got(second) == [Span(piggyback.producer_id, 0, 1)]
     piggyback.cluster.advance(6.0)
-    assert isinstance(piggyback.cluster.replies[first], Failed)
+    assert isinstance(piggyback.cluster.replies[first], m.Failed)
     assert piggyback.held() == [0, 1, 1]
 
 
@@ -398,15 +383,15 @@ def test_no_one_holds_what_it_refuses_to_store(node: NodeId) -> None:
     else:  # without our own vote nothing is won, and what others have granted is given back
         assert key not in piggyback.cluster.replies
         assert piggyback.held() == [0, 0, 0]
-        assert sorted(to for _, to, message in piggyback.said if isinstance(message, Release)) == ["b", "c"]
+        assert sorted(to for _, to, message in piggyback.said if isinstance(message, m.Release)) == ["b", "c"]
 
 
 def test_a_replica_that_abstains_stores_all_the_same() -> None:
     piggyback = Piggyback()
     piggyback.replica("c").quarantine_until = piggyback.cluster.time + 5.0
     key = piggyback.waits(hold_time=30.0, wait=20.0)
-    piggyback.loses = lambda sender, to, message: isinstance(message, StoreReply) and sender == "b"
-    assert isinstance(piggyback.cluster.replies[piggyback.publish()], PublishReply)
+    piggyback.loses = lambda sender, to, message: isinstance(message, m.StoreReply) and sender == "b"
+    assert isinstance(piggyback.cluster.replies[piggyback.publish()], m.PublishReply)
     assert key not in piggyback.cluster.replies
     piggyback.loses = lambda sender, to, message: False
     piggyback.cluster.advance(1.1)
@@ -422,8 +407,14 @@ def test_a_node_that_lacks_the_topic_gets_it_and_both_requests() -> None:
     piggyback.said.clear()
     piggyback.loses = lambda sender, to, message: sender == "c"
     published = piggyback.publish()
-    assert [type(it) for _, to, it in piggyback.said if to == "b"] == [Store, PutTopic, Store, PutTopic, Hold]
-    assert isinstance(piggyback.cluster.replies[published], PublishReply)
+    assert [type(it) for _, to, it in piggyback.said if to == "b"] == [
+        m.Store,
+        m.PutTopic,
+        m.Store,
+        m.PutTopic,
+        m.Hold,
+    ]
+    assert isinstance(piggyback.cluster.replies[published], m.PublishReply)
     assert piggyback.got(key) == [Span(piggyback.producer_id, 0, 1)]
 
 
@@ -432,14 +423,14 @@ def test_a_silent_voter_does_not_keep_the_fetch_open() -> None:
     for _ in range(40):  # HOLDs are answered fast here
         piggyback.cluster.nodes["a"].context.hold_times.note(0.001)
     key = piggyback.waits(hold_time=30.0, wait=20.0)
-    piggyback.loses = lambda sender, to, message: isinstance(message, StoreReply)
+    piggyback.loses = lambda sender, to, message: isinstance(message, m.StoreReply)
     piggyback.publish()
     assert piggyback.held() == [1, 1, 1]
     piggyback.cluster.advance(0.9)
     assert piggyback.held() == [1, 1, 1]
     piggyback.cluster.advance(0.2)
     assert len(piggyback.got(key)) == 1, "won by a HOLD of its own"
-    assert [type(it) for _, to, it in piggyback.said if to == "b"] == [Store, Release, Hold]
+    assert [type(it) for _, to, it in piggyback.said if to == "b"] == [m.Store, m.Release, m.Hold]
 
 
 def test_a_piggybacked_hold_is_no_sample_of_hold_latency() -> None:
@@ -454,7 +445,7 @@ def test_a_piggybacked_hold_is_no_sample_of_hold_latency() -> None:
 def test_a_client_that_goes_gives_back_what_is_piggybacked() -> None:
     piggyback = Piggyback()
     key = piggyback.waits()
-    piggyback.loses = lambda sender, to, message: isinstance(message, StoreReply)
+    piggyback.loses = lambda sender, to, message: isinstance(message, m.StoreReply)
     piggyback.publish()
     piggyback.cluster.feed("a", Gone(key))
     assert piggyback.held() == [0, 0, 0]
@@ -466,14 +457,14 @@ def test_a_client_that_goes_gives_back_what_is_piggybacked() -> None:
 def test_a_coordinator_that_dies_has_an_attempt_that_ran_out() -> None:
     piggyback = Piggyback()
     piggyback.waits(hold_time=5.0)
-    piggyback.loses = lambda sender, to, message: isinstance(message, StoreReply)
+    piggyback.loses = lambda sender, to, message: isinstance(message, m.StoreReply)
     piggyback.publish()
     piggyback.cluster.kill("a")
     assert piggyback.held() == [1, 1]
     assert receipts(piggyback.cluster.ask("b", fetch())) == ()
     piggyback.cluster.advance(5.1)
     reply = piggyback.cluster.ask("b", fetch())
-    assert isinstance(reply, FetchReply)
+    assert isinstance(reply, m.FetchReply)
     (delivery,) = reply.slices[0].deliveries
     assert (delivery.attempt, delivery.suspect) == (2, False)
 
@@ -497,7 +488,7 @@ def test_a_hold_that_is_piggybacked_says_whether_another_one_waits_here() -> Non
             piggyback.waits("a")
         piggyback.publish(first=int(more))
         holds = [
-            message.hold for _, _, message in piggyback.said if isinstance(message, Store) and message.hold
+            message.hold for _, _, message in piggyback.said if isinstance(message, m.Store) and message.hold
         ]
         assert [hold.parked for hold in holds[-2:]] == [more, more]
         piggyback.cluster.advance(2.0)
@@ -510,8 +501,8 @@ def test_each_group_has_its_own_and_one_of_them_is_piggybacked() -> None:
     piggyback.publish()
     assert len(piggyback.rode()) == 2
     assert [piggyback.got(key) for key in keys] == [[Span(piggyback.producer_id, 0, 1)]] * 2
-    assert sum(isinstance(message, Hold) for _, _, message in piggyback.said) == 2
-    assert sum(isinstance(message, HoldReply) for _, _, message in piggyback.said) == 2
+    assert sum(isinstance(message, m.Hold) for _, _, message in piggyback.said) == 2
+    assert sum(isinstance(message, m.HoldReply) for _, _, message in piggyback.said) == 2
 
 
 # ---------------------------------------------------------------------------- what it costs
@@ -523,16 +514,16 @@ calls in the steps of the three cores, steps, and messages between nodes."""
 
 def test_one_message_at_a_time_costs_one_round_less(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(heartbeat=600.0, checks=False, **QUIET)
-    topic, producer_id = cluster.topic(), cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
+    topic, producer_id = cluster.topic(), cluster.ask("a", m.OpenSession()).producer_id  # type: ignore[union-attr]
     said: list[object] = []
 
     def one(seq: int) -> None:
         waiting = cluster.submit("a", fetch(wait=1.0))
         cluster.advance(0.001)
         assert isinstance(
-            cluster.ask("a", Publish(cluster.batch(topic, producer_id, seq, [b"x"]))), PublishReply
+            cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, seq, [b"x"]))), m.PublishReply
         )
-        assert outcomes(cluster.ask("a", AckRequest(receipts(cluster.replies[waiting])))) == ["acked"]
+        assert outcomes(cluster.ask("a", m.AckRequest(receipts(cluster.replies[waiting])))) == ["acked"]
         cluster.advance(0.001)
 
     one(0)
@@ -548,7 +539,7 @@ def test_one_message_at_a_time_costs_one_round_less(monkeypatch: pytest.MonkeyPa
 def test_a_round_ahead_of_the_own_disk_waits_for_it() -> None:
     """Our own vote may come last: until then nothing is lost for want of it."""
     piggyback = Piggyback()
-    piggyback.loses = lambda sender, to, message: isinstance(message, StoreReply)
+    piggyback.loses = lambda sender, to, message: isinstance(message, m.StoreReply)
     piggyback.waits()
     piggyback.publish()
     core = piggyback.cluster.nodes["a"]

@@ -6,32 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
+from quorumq.core import messages as m
 from quorumq.core.cluster import peer_groups
 from quorumq.core.cluster.peer_groups import Asked
 from quorumq.core.cluster.state import NodeConfig
-from quorumq.core.messages import (
-    AckRequest,
-    AlterTopic,
-    DeleteGroup,
-    GroupsReply,
-    GroupsRequest,
-    Merge,
-    MergeReply,
-    OpenSession,
-    PeekReply,
-    PeekRequest,
-    Publish,
-    PublishReply,
-    PurgeRequest,
-    RedriveRequest,
-    RejectRequest,
-    SetGroup,
-    Store,
-    SyncDigests,
-    SyncPull,
-    SyncState,
-    TopicReply,
-)
 from quorumq.core.messages.effects import DropBatches, Send
 from quorumq.core.messages.records import BatchStored, Reclaimed
 from quorumq.core.node.nodecore import NodeCore
@@ -103,20 +81,22 @@ def test_without_a_group_everything_is_kept() -> None:
 def test_peek_goes_on_where_the_batch_at_its_cursor_was_reclaimed() -> None:
     cluster, topic, producer_id = with_session(1)
     for first in range(1, 6):
-        cluster.ask("a", Publish(cluster.batch(topic, producer_id, first, [b"x"])))
-    page = cluster.ask("a", PeekRequest("jobs", 0, "g", "ready", (0, 0), 2), of=PeekReply)
+        cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, first, [b"x"])))
+    page = cluster.ask("a", m.PeekRequest("jobs", 0, "g", "ready", (0, 0), 2), of=m.PeekReply)
     assert page.cursor is not None
     assert [item.span.start for item in page.items] == [0, 1]
-    assert set(outcomes(cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch(most=3))))))) == {"acked"}
+    assert set(outcomes(cluster.ask("a", m.AckRequest(receipts(cluster.ask("a", fetch(most=3))))))) == {
+        "acked"
+    }
     cluster.advance(10)
     assert batches(cluster) == [3, 3, 3]
-    page = cluster.ask("a", PeekRequest("jobs", 0, "g", "ready", page.cursor, 10), of=PeekReply)
+    page = cluster.ask("a", m.PeekRequest("jobs", 0, "g", "ready", page.cursor, 10), of=m.PeekReply)
     assert [item.span.start for item in page.items] == [3, 4, 5]
 
 
 def test_retention_begins_when_the_last_group_is_through() -> None:
     cluster = with_messages()
-    assert isinstance(cluster.ask("a", AlterTopic("jobs", retention_s=60.0)), TopicReply)
+    assert isinstance(cluster.ask("a", m.AlterTopic("jobs", retention_s=60.0)), m.TopicReply)
     drained(cluster)
     cluster.advance(55)
     assert batches(cluster) == [1, 1, 1]
@@ -134,7 +114,7 @@ def test_a_dead_letter_keeps_its_payload_until_it_is_purged() -> None:
     drained(cluster)
     cluster.advance(30)
     assert batches(cluster) == [1, 1, 1]
-    cluster.ask("c", AckRequest(receipts(cluster.ask("c", fetch("g!dead")))))
+    cluster.ask("c", m.AckRequest(receipts(cluster.ask("c", fetch("g!dead")))))
     cluster.advance(10)
     assert batches(cluster) == [0, 0, 0]
 
@@ -144,7 +124,7 @@ def test_a_retry_of_what_was_reclaimed_is_ok_and_makes_no_second_message() -> No
     drained(cluster)
     cluster.advance(10)
     retry = cluster.batch(topic, producer_id, 0, [b"%d" % i for i in range(10)])
-    assert isinstance(cluster.ask("c", Publish(retry)), PublishReply)
+    assert isinstance(cluster.ask("c", m.Publish(retry)), m.PublishReply)
     assert spans(cluster.ask("a", fetch())) == []
     assert batches(cluster) == [0, 0, 0]
 
@@ -172,10 +152,10 @@ def test_more_groups_than_fit_one_answer_are_told_page_by_page(monkeypatch: pyte
     for name in ("g", "h1", "h2", "h3"):
         cluster.ask("c", fetch(name, hold_time=1.0))
         cluster.advance(2)
-    pages: list[GroupsReply] = []
+    pages: list[m.GroupsReply] = []
 
     def lost(sender: str, to: str, message: object) -> bool:
-        if isinstance(message, GroupsReply) and to == "c":
+        if isinstance(message, m.GroupsReply) and to == "c":
             pages.append(message)
             return not message.more  # the last page, where the other group is
         return deaf("c")(sender, to, message)
@@ -203,16 +183,16 @@ def test_waiting_topics_are_examined_a_few_at_a_time(
 ) -> None:
     monkeypatch.setattr(peer_groups, "TOPICS_PER_ASK", 2)
     cluster = Cluster()
-    asks: list[GroupsRequest] = []
+    asks: list[m.GroupsRequest] = []
     cluster.drop = lambda sender, to, message: (
-        isinstance(message, GroupsRequest) and bool(asks.append(message) or False)
+        isinstance(message, m.GroupsRequest) and bool(asks.append(message) or False)
     )
     topics = [cluster.topic(name) for name in ("one", "two", "three", "four", "five", "idle")]
     for topic in topics[:5]:
-        producer_id = cluster.ask("a", OpenSession()).producer_id
-        cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"])))
+        producer_id = cluster.ask("a", m.OpenSession()).producer_id
+        cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 0, [b"x"])))
         items = receipts(cluster.ask("b", fetch()._replace(topics=(topic.name,))))
-        assert outcomes(cluster.ask("b", AckRequest(items))) == ["acked"]
+        assert outcomes(cluster.ask("b", m.AckRequest(items))) == ["acked"]
     cluster.advance(10)
     assert max(len(ask.topics) for ask in asks) == 2
     assert topics[5].id not in {topic for ask in asks for topic in ask.topics}
@@ -224,20 +204,20 @@ def test_waiting_topics_are_examined_a_few_at_a_time(
 def test_a_full_page_of_groups_fits_a_frame() -> None:
     name = "x" * limits.NAME_BYTES_MAX
     group = Group(b"t" * 16, name, (1 << 62) - 1, 1 << 48)
-    encode_message(GroupsReply(1 << 60, (group,) * limits.GROUPS_PER_CHUNK, True))
+    encode_message(m.GroupsReply(1 << 60, (group,) * limits.GROUPS_PER_CHUNK, True))
 
 
 def test_an_answer_given_before_the_tombstone_does_not_count() -> None:
     cluster = with_messages()
-    kept: list[GroupsReply] = []
+    kept: list[m.GroupsReply] = []
     cluster.ask("a", fetch(hold_time=1.0))
     cluster.advance(2)
     core = cluster.nodes["a"]
     core.context.peer_groups.asked[7] = Asked(cluster.time, tuple(core.topics))
     cluster.advance(3)
-    cluster.drop = lambda sender, to, message: isinstance(message, GroupsReply) and not kept
+    cluster.drop = lambda sender, to, message: isinstance(message, m.GroupsReply) and not kept
     drained(cluster)
-    core.context.peer_groups.on_told("b", GroupsReply(7, ()))  # asked 3 s before the ACK
+    core.context.peer_groups.on_told("b", m.GroupsReply(7, ()))  # asked 3 s before the ACK
     cluster.advance(10)
     assert batches(cluster) == [1, 1, 1]
 
@@ -246,7 +226,7 @@ def test_a_replica_that_was_away_pulls_nothing_that_was_reclaimed_and_agrees_wit
     cluster, topic, producer_id = with_session()
     drained(cluster)
     cluster.kill("c")
-    cluster.ask("a", Publish(cluster.batch(topic, producer_id, 10, [b"x"] * 5)))
+    cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 10, [b"x"] * 5)))
     drained(cluster, node="a")
     cluster.advance(10)
     sent: list[object] = []
@@ -254,9 +234,9 @@ def test_a_replica_that_was_away_pulls_nothing_that_was_reclaimed_and_agrees_wit
     cluster.drop = lambda sender, to, message: bool(sent.append(message)) and False
     cluster.advance(30)
     assert batches(cluster) == [0, 0, 0]
-    assert not any(isinstance(message, Store) for message in sent)
+    assert not any(isinstance(message, m.Store) for message in sent)
     assert len({root_of(replica_of(cluster, node)) for node in "abc"}) == 1
-    late = [message for message in sent[-100:] if isinstance(message, SyncState)]
+    late = [message for message in sent[-100:] if isinstance(message, m.SyncState)]
     assert not late, "they agree, so they have nothing more to say"
 
 
@@ -296,7 +276,7 @@ def test_a_group_that_is_rewound_gets_what_any_replica_retained() -> None:
     drained(cluster)
     cluster.advance(20)
     assert batches(cluster) == [0, 0, 1]
-    cluster.drop = lambda sender, to, message: "c" in (sender, to) and not isinstance(message, Store)
+    cluster.drop = lambda sender, to, message: "c" in (sender, to) and not isinstance(message, m.Store)
     rewind(cluster, "a")
     cluster.hear_all(20)
     assert batches(cluster) == [1, 1, 1]
@@ -310,7 +290,7 @@ def test_reclaimed_messages_are_not_missing_for_a_later_group() -> None:
     drained(cluster)
     cluster.advance(10)
     assert spans(cluster.ask("b", fetch("late"))) == []
-    cluster.ask("a", Publish(cluster.batch(topic, producer_id, 10, [b"x"])))
+    cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 10, [b"x"])))
     assert spans(cluster.ask("b", fetch("late"))) == [(10, 11)]
     cluster.advance(20)
     assert [replica_of(cluster, node).batches.absent.messages for node in "abc"] == [0, 0, 0]
@@ -319,7 +299,7 @@ def test_reclaimed_messages_are_not_missing_for_a_later_group() -> None:
 def test_a_held_message_that_was_purged_is_reclaimed_after_its_hold() -> None:
     cluster = with_messages()
     cluster.ask("a", fetch(hold_time=10.0))
-    cluster.ask("b", PurgeRequest("jobs", 0, "g"))
+    cluster.ask("b", m.PurgeRequest("jobs", 0, "g"))
     cluster.advance(8)
     assert batches(cluster) == [1, 1, 1]
     cluster.advance(10)
@@ -333,19 +313,19 @@ def test_a_message_settled_before_it_is_due_is_reclaimed(how: str) -> None:
     topic, producer_id = opened(cluster)
     cluster.ask("a", fetch())
     cluster.ask("a", fetch("other"))
-    cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"] * 3, delay_ms=86_400_000)))
-    cluster.ask("a", PurgeRequest("jobs", 0, "other"))
+    cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 0, [b"x"] * 3, delay_ms=86_400_000)))
+    cluster.ask("a", m.PurgeRequest("jobs", 0, "other"))
     cluster.advance(8)
     assert batches(cluster) == [1, 1, 1], "the other group has not had it"
     match how:
         case "ids":
-            cluster.ask("c", PurgeRequest("jobs", 0, "g", (Span(producer_id, 0, 3),)))
+            cluster.ask("c", m.PurgeRequest("jobs", 0, "g", (Span(producer_id, 0, 3),)))
         case "group":
-            cluster.ask("c", DeleteGroup("jobs", "g"))
+            cluster.ask("c", m.DeleteGroup("jobs", "g"))
         case "rewind":
-            cluster.ask("c", SetGroup("jobs", "g", start="latest", rewind=True))
+            cluster.ask("c", m.SetGroup("jobs", "g", start="latest", rewind=True))
         case _:
-            cluster.ask("c", PurgeRequest("jobs", 0, "g"))
+            cluster.ask("c", m.PurgeRequest("jobs", 0, "g"))
     if how == "restart":
         cluster.crash("abc", 70)
     cluster.advance(10)
@@ -359,8 +339,8 @@ def test_a_late_receipt_of_reclaimed_messages_hears_no_acked() -> None:
     drained(cluster)
     cluster.advance(10)
     assert batches(cluster) == [0, 0, 0]
-    assert outcomes(cluster.ask("c", AckRequest(old))) == ["acked_unproven"]
-    assert set(outcomes(cluster.ask("c", RejectRequest(old, death=DEATH)))) <= {
+    assert outcomes(cluster.ask("c", m.AckRequest(old))) == ["acked_unproven"]
+    assert set(outcomes(cluster.ask("c", m.RejectRequest(old, death=DEATH)))) <= {
         "hold-lost",
         "already-settled",
     }
@@ -375,7 +355,7 @@ def test_a_batch_reclaimed_by_peers_before_its_tombstones_arrive_is_not_missing(
     cluster.advance(20)
     assert batches(cluster) == [0, 0]
     cluster.drop = lambda sender, to, message: (
-        to == "c" and isinstance(message, SyncState) and bool(message.groups)
+        to == "c" and isinstance(message, m.SyncState) and bool(message.groups)
     )
     cluster.start("c", 20)
     assert replica_of(cluster, "c").batches.requested.messages == 10, "c has heard of no tombstone"
@@ -386,18 +366,20 @@ def test_a_batch_reclaimed_by_peers_before_its_tombstones_arrive_is_not_missing(
     assert len({root_of(replica_of(cluster, node)) for node in "abc"}) == 1
     sent.clear()
     cluster.advance(10)
-    assert not any(isinstance(message, SyncState) for message in sent), "they agree"
+    assert not any(isinstance(message, m.SyncState) for message in sent), "they agree"
 
 
 def test_replicas_that_reclaimed_before_and_after_a_rewind_agree_on_what_is_wanted() -> None:
     """a sees that the rewind leaves the messages out, and drops them; b and c have dropped them, and cannot see it."""
     cluster = with_messages()
     drained(cluster)
-    cluster.drop = lambda sender, to, message: isinstance(message, GroupsReply) and to == "a" and sender != to
+    cluster.drop = lambda sender, to, message: (
+        isinstance(message, m.GroupsReply) and to == "a" and sender != to
+    )
     cluster.advance(20)
     assert batches(cluster) == [1, 0, 0]
     rewind(cluster, "b", "time", cluster.now.wall_ms)
-    cluster.drop = lambda sender, to, message: isinstance(message, SyncDigests)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.SyncDigests)
     cluster.advance(20)
     tables = [replica_of(cluster, node).batches for node in "abc"]
     assert [table.requested.messages for table in tables] == [0, 10, 10]
@@ -413,9 +395,9 @@ def test_a_pull_of_what_was_reclaimed_hears_so() -> None:
     cluster.advance(20)
     a = replica_of(cluster, "a")
     (gone,) = a.batches.reclaimed.items()
-    (send,) = a.sync.on_pull("c", SyncPull(a.partition, (gone,)), cluster.now)
+    (send,) = a.sync.on_pull("c", m.SyncPull(a.partition, (gone,)), cluster.now)
     assert isinstance(send, Send)
-    assert isinstance(send.message, SyncState)
+    assert isinstance(send.message, m.SyncState)
     assert (send.message.reclaimed, send.message.nowhere) == ((gone,), ())
 
 
@@ -438,10 +420,10 @@ def test_an_ack_is_not_proven_by_ballots_that_went_with_a_payload_that_came_back
     cluster.kill("c")
     first = receipts(cluster.ask("a", fetch(hold_time=5.0)))
     cluster.advance(5.1)
-    assert outcomes(cluster.ask("b", AckRequest(receipts(cluster.ask("a", fetch()))))) == ["acked"]
+    assert outcomes(cluster.ask("b", m.AckRequest(receipts(cluster.ask("a", fetch()))))) == ["acked"]
     cluster.advance(10.0)
     assert not replica_of(cluster, "a").batches.present.messages
-    cluster.ask("a", SetGroup("jobs", "other"))
+    cluster.ask("a", m.SetGroup("jobs", "other"))
     cluster.start("c")  # it slept through all that, and has the payload
     cluster.advance(10.0)
     assert (
@@ -449,9 +431,9 @@ def test_an_ack_is_not_proven_by_ballots_that_went_with_a_payload_that_came_back
         == replica_of(cluster, "b").batches.present.messages
         == 1
     )
-    assert outcomes(cluster.ask("b", AckRequest(first))) == ["acked_unproven"]
+    assert outcomes(cluster.ask("b", m.AckRequest(first))) == ["acked_unproven"]
     (item,) = receipts(cluster.ask("b", fetch("other")))
-    assert outcomes(cluster.ask("c", AckRequest((item,)))) == ["acked"], (
+    assert outcomes(cluster.ask("c", m.AckRequest((item,)))) == ["acked"], (
         "a delivery of after that proves itself"
     )
 
@@ -461,10 +443,10 @@ def test_a_dead_letter_whose_payload_is_gone_is_not_redriven() -> None:
     died(cluster, most=1)
     drained(cluster)
     entries = dead_entries(cluster)
-    cluster.ask("c", PurgeRequest("jobs", 0, "g!dead"))
+    cluster.ask("c", m.PurgeRequest("jobs", 0, "g!dead"))
     cluster.advance(10)
     assert batches(cluster) == [0, 0, 0]
-    assert outcomes(cluster.ask("b", RedriveRequest("jobs", 0, "g", entries))) == ["already-settled"]
+    assert outcomes(cluster.ask("b", m.RedriveRequest("jobs", 0, "g", entries))) == ["already-settled"]
     for node in "abc":
         kinds = {record.kind for _, record in replica_of(cluster, node).group("g").home.records.items()}
         assert kinds == {Kind.ACKED, Kind.PURGED}, "it is open nowhere"
@@ -481,20 +463,20 @@ def test_a_redrive_is_ok_once_a_majority_has_the_payload_again(missed: str) -> N
     drained(cluster)
     entries = dead_entries(cluster)
     cluster.drop = lambda sender, to, message: "c" in (sender, to)
-    cluster.ask("a", PurgeRequest("jobs", 0, "g!dead"))
+    cluster.ask("a", m.PurgeRequest("jobs", 0, "g!dead"))
     cluster.advance(20)
     assert batches(cluster) == [0, 0, 1]
     cluster.drop = lambda sender, to, message: (
-        not isinstance(message, Merge | MergeReply)
-        or (isinstance(message, Merge) and not message.redrive and missed != "Merge")
+        not isinstance(message, m.Merge | m.MergeReply)
+        or (isinstance(message, m.Merge) and not message.redrive and missed != "Merge")
     )
-    assert outcomes(cluster.ask("c", RedriveRequest("jobs", 0, "g", entries), 10)) == ["outcome-unknown"]
+    assert outcomes(cluster.ask("c", m.RedriveRequest("jobs", 0, "g", entries), 10)) == ["outcome-unknown"]
     if missed == "Hold":
-        cluster.drop = lambda sender, to, message: isinstance(message, SyncDigests | SyncState | Merge)
+        cluster.drop = lambda sender, to, message: isinstance(message, m.SyncDigests | m.SyncState | m.Merge)
         cluster.submit("c", fetch(hold_time=1.0))
         cluster.advance(2)
         assert {standing(cluster, node) for node in "abc"} == {(Kind.OPEN, 1)}
     cluster.hear_all(20)
     assert batches(cluster) == [1, 1, 1]
-    assert outcomes(cluster.ask("a", RedriveRequest("jobs", 0, "g", entries))) == ["ok"]
+    assert outcomes(cluster.ask("a", m.RedriveRequest("jobs", 0, "g", entries))) == ["ok"]
     assert spans(cluster.ask("b", fetch())) == [(0, 1)]

@@ -6,20 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorumq.core.messages import (
-    Ack,
-    AckRequest,
-    ExtendRequest,
-    Failed,
-    Hold,
-    HoldReply,
-    HoldsReply,
-    HoldsRequest,
-    RejectRequest,
-    Release,
-    SyncState,
-    SyncTopics,
-)
+from quorumq.core import messages as m
 from quorumq.core.messages.records import CleanStopped, Reserved
 from quorumq.core.partition import hold_recovery
 from quorumq.core.partition.group import GroupView
@@ -49,7 +36,7 @@ def test_a_restarted_replica_votes_as_soon_as_all_others_told_their_holds() -> N
     assert left(cluster, "b") == 0.0
     assert view_of(cluster, "b").held_count == 4
     assert sum(item.receipt.span.size for item in receipts(cluster.ask("b", fetch()))) == 6
-    assert outcomes(cluster.ask("b", AckRequest(got))) == ["acked"]
+    assert outcomes(cluster.ask("b", m.AckRequest(got))) == ["acked"]
 
 
 def test_its_own_deliveries_of_before_are_still_held_and_go_on() -> None:
@@ -58,10 +45,10 @@ def test_its_own_deliveries_of_before_are_still_held_and_go_on() -> None:
     cluster.crash("b")
     assert receipts(cluster.ask("b", fetch())) == (), "what it delivered itself is not delivered again"
     cluster.kill("c", 8.0)
-    assert outcomes(cluster.ask("a", ExtendRequest(got, 10.0, 8.0))) == ["ok"], "a and b extend it"
+    assert outcomes(cluster.ask("a", m.ExtendRequest(got, 10.0, 8.0))) == ["ok"], "a and b extend it"
     cluster.advance(9.0)
     assert receipts(cluster.ask("a", fetch())) == ()
-    assert outcomes(cluster.ask("a", RejectRequest(got))) == ["ok"]
+    assert outcomes(cluster.ask("a", m.RejectRequest(got))) == ["ok"]
 
 
 def test_holds_run_out_where_they_were_learned_and_count_as_attempts() -> None:
@@ -81,7 +68,7 @@ def test_a_hold_that_was_learned_is_no_memory_of_a_ballot() -> None:
     got = receipts(cluster.ask("a", fetch()))
     cluster.crash("b")
     cluster.kill("c", 0.1)
-    assert outcomes(cluster.ask("a", AckRequest(got), 1.0)) == ["acked_unproven"], (
+    assert outcomes(cluster.ask("a", m.AckRequest(got), 1.0)) == ["acked_unproven"], (
         "b may have granted a higher one before"
     )
 
@@ -91,10 +78,10 @@ def test_a_hold_that_is_reported_is_kept_though_another_delivery_was_acked() -> 
     cluster = with_messages(1)
     first = receipts(cluster.ask("a", fetch(hold_time=5.0)))
     cluster.advance(5.1)
-    cluster.drop = lambda sender, to, message: isinstance(message, Hold) and to == "c"
+    cluster.drop = lambda sender, to, message: isinstance(message, m.Hold) and to == "c"
     assert receipts(cluster.ask("a", fetch(hold_time=60.0)))  # live, at a and b
     cluster.hear_all()
-    assert outcomes(cluster.ask("b", AckRequest(first))) == ["acked_after_expiry"]
+    assert outcomes(cluster.ask("b", m.AckRequest(first))) == ["acked_after_expiry"]
     cluster.crash("b")
     (held,) = view_of(cluster, "b").all_held()
     assert held[1].owner.node == "a"
@@ -105,10 +92,10 @@ def test_a_hold_that_is_reported_is_kept_though_another_delivery_was_acked() -> 
 def half_acked(cluster: Cluster, stopped: bool = False) -> None:
     """A delivery has the votes of a and b, and its ACK is at b alone; a is started again, and no node hears b then."""
     published(cluster, 3)
-    cluster.drop = lambda sender, to, message: isinstance(message, Hold) and to == "c"
+    cluster.drop = lambda sender, to, message: isinstance(message, m.Hold) and to == "c"
     got = receipts(cluster.ask("a", fetch(most=1, hold_time=5.0)))
-    cluster.drop = lambda sender, to, message: isinstance(message, Ack | SyncState)
-    cluster.submit("b", AckRequest(got))
+    cluster.drop = lambda sender, to, message: isinstance(message, m.Ack | m.SyncState)
+    cluster.submit("b", m.AckRequest(got))
     cluster.advance(1.0)
     assert not view_of(cluster, "b").all_held()
     if stopped:
@@ -137,7 +124,7 @@ def test_a_message_acked_at_one_replica_is_not_delivered_inside_its_hold(stopped
 def test_messages_acked_in_a_row_are_told_as_one() -> None:
     cluster = with_messages(100)
     for _ in range(100):
-        cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch(most=1, hold_time=5.0)))))
+        cluster.ask("a", m.AckRequest(receipts(cluster.ask("a", fetch(most=1, hold_time=5.0)))))
         cluster.advance(0.01)
     (replica,) = cluster.nodes["b"].replicas.values()
     granted = replica.node.grants(cluster.now)[replica.partition]
@@ -180,7 +167,7 @@ def test_one_replica_has_no_one_to_ask() -> None:
 def test_requests_and_answers_that_are_lost_are_repeated() -> None:
     cluster = with_messages(3)
     receipts(cluster.ask("a", fetch(most=2)))
-    lost = {HoldsRequest: 3, HoldsReply: 3}
+    lost = {m.HoldsRequest: 3, m.HoldsReply: 3}
 
     def drop(sender: str, to: str, message: object) -> bool:
         if lost.get(type(message), 0) == 0:
@@ -194,7 +181,7 @@ def test_requests_and_answers_that_are_lost_are_repeated() -> None:
     cluster.advance(5.0)
     assert left(cluster, "b") == 0.0
     assert view_of(cluster, "b").held_count == 2
-    assert lost == {HoldsRequest: 0, HoldsReply: 0}
+    assert lost == {m.HoldsRequest: 0, m.HoldsReply: 0}
 
 
 def test_requests_become_rarer_and_end_with_the_quarantine() -> None:
@@ -202,9 +189,9 @@ def test_requests_become_rarer_and_end_with_the_quarantine() -> None:
     asks: list[float] = []
 
     def drop(sender: str, to: str, message: object) -> bool:
-        if isinstance(message, HoldsRequest) and to == "c":
+        if isinstance(message, m.HoldsRequest) and to == "c":
             asks.append(cluster.time)
-        return isinstance(message, HoldsReply)
+        return isinstance(message, m.HoldsReply)
 
     cluster.drop = drop
     began = cluster.time
@@ -218,12 +205,12 @@ def test_a_long_table_comes_in_chunks_and_counts_when_all_are_here(monkeypatch: 
     cluster = with_messages(40)
     for _ in range(10):
         receipts(cluster.ask("a", fetch(most=2)))
-    chunks: list[HoldsReply] = []
+    chunks: list[m.HoldsReply] = []
 
     def drop(sender: str, to: str, message: object) -> bool:
-        if isinstance(message, HoldsReply):
+        if isinstance(message, m.HoldsReply):
             chunks.append(message)
-        return isinstance(message, HoldsReply) and message.chunk == 1 and len(chunks) < 6
+        return isinstance(message, m.HoldsReply) and message.chunk == 1 and len(chunks) < 6
 
     cluster.drop = drop
     cluster.crash("b")
@@ -238,10 +225,10 @@ def test_a_long_table_comes_in_chunks_and_counts_when_all_are_here(monkeypatch: 
 
 def test_an_answer_to_an_earlier_request_does_not_count() -> None:
     cluster = with_messages(1)
-    late: list[HoldsReply] = []
+    late: list[m.HoldsReply] = []
 
     def drop(sender: str, to: str, message: object) -> bool:
-        if isinstance(message, HoldsReply) and sender == "c":
+        if isinstance(message, m.HoldsReply) and sender == "c":
             late.append(message)
             return True
         return False
@@ -260,14 +247,14 @@ def test_an_answer_to_an_earlier_request_does_not_count() -> None:
 def test_an_answer_that_comes_after_the_quarantine_changes_nothing() -> None:
     cluster = with_messages(1, hold_time_max=10.0)
     receipts(cluster.ask("a", fetch(hold_time=10.0)))
-    cluster.drop = lambda sender, to, message: isinstance(message, HoldsReply)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.HoldsReply)
     cluster.crash("b", 10.19)
     core = cluster.nodes["b"]
     (partition,) = core.replicas
     cluster.time += 0.02
     asked = core.context.hold_recovery._asked["c"].round
     core.context.hold_recovery.on_told(
-        core.replicas, "c", HoldsReply(asked, partition, 0, 1, ()), cluster.now
+        core.replicas, "c", m.HoldsReply(asked, partition, 0, 1, ()), cluster.now
     )
     assert not core.context.hold_recovery.awaited
 
@@ -279,10 +266,10 @@ def test_a_late_vote_of_the_old_start_does_not_count_once_a_peer_has_told() -> N
     late: list[tuple[str, object]] = []
 
     def drop(sender: str, to: str, message: object) -> bool:
-        if isinstance(message, HoldReply) and sender == "b":
+        if isinstance(message, m.HoldReply) and sender == "b":
             late.append((sender, message))
             return True
-        return isinstance(message, HoldReply)
+        return isinstance(message, m.HoldReply)
 
     cluster.drop = drop
     old = cluster.nodes["b"].state.incarnation
@@ -315,7 +302,7 @@ def test_a_node_serves_what_is_out_of_quarantine_and_passes_the_rest_on() -> Non
     assert left(cluster, "a") > 60.0
     key = cluster.submit("a", fetch())
     cluster.advance(1.5)
-    assert not isinstance(cluster.replies[key], Failed), cluster.replies[key]
+    assert not isinstance(cluster.replies[key], m.Failed), cluster.replies[key]
 
 
 def test_a_replica_that_comes_into_being_in_quarantine_asks_too() -> None:
@@ -327,7 +314,7 @@ def test_a_replica_that_comes_into_being_in_quarantine_asks_too() -> None:
         Reserved(0) if type(record).__name__ in ("TopicPut", "GroupPut") else record
         for record in cluster.journals["b"]
     ]
-    cluster.drop = lambda sender, to, message: isinstance(message, SyncTopics)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.SyncTopics)
     cluster.start("b")
     core = cluster.nodes["b"]
     assert not core.replicas
@@ -356,7 +343,7 @@ def test_a_clean_stop_keeps_what_was_learned_and_what_was_out_of_quarantine() ->
         (got[0].receipt.span, "a", (0, ""))
     ]
     assert stop.quarantine_s == pytest.approx(9.2)
-    cluster.drop = lambda sender, to, message: isinstance(message, HoldsRequest)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.HoldsRequest)
     cluster.start("b")
     core = cluster.nodes["b"]
     waits = {
@@ -455,6 +442,6 @@ def test_a_release_that_comes_reaches_what_was_learned() -> None:
     cluster = with_messages(1)
     got = receipts(cluster.ask("a", fetch()))
     cluster.crash("b")
-    cluster.drop = lambda sender, to, message: isinstance(message, Release) and to == "c"
-    assert outcomes(cluster.ask("a", RejectRequest(got))) == ["ok"]
+    cluster.drop = lambda sender, to, message: isinstance(message, m.Release) and to == "c"
+    assert outcomes(cluster.ask("a", m.RejectRequest(got))) == ["ok"]
     assert not view_of(cluster, "b").held_count

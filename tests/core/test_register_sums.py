@@ -7,20 +7,12 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quorumq.core import messages as m
 from quorumq.core.cluster.catalogue import Catalogue
 from quorumq.core.cluster.deleted_names import DeletedNames
 from quorumq.core.cluster.members import first_layout
 from quorumq.core.cluster.register_sums import RegisterSums
 from quorumq.core.cluster.topics import closed
-from quorumq.core.messages import (
-    AlterTopic,
-    DeleteGroup,
-    DeleteTopic,
-    PutGroup,
-    PutTopic,
-    SetGroup,
-    SyncTopics,
-)
 from quorumq.core.values.types import Group, Latest, Pause, Stamp, Topic, topic_id
 from quorumq.wire.codec import encode_message
 from tests.core.cluster import Cluster
@@ -58,9 +50,9 @@ class Counting(Cluster):
         kind = type(message).__name__
         if kind in ("SyncRegisters", "SyncTopics"):
             self.bytes[kind] += sum(map(len, encode_message(message)))  # type: ignore[arg-type]
-        if isinstance(message, SyncTopics):
+        if isinstance(message, m.SyncTopics):
             self.registers += len(message.topics) + len(message.groups)
-        return self.deaf and isinstance(message, PutTopic | PutGroup) and to == "c" != sender
+        return self.deaf and isinstance(message, m.PutTopic | m.PutGroup) and to == "c" != sender
 
     def counted(self, seconds: float) -> tuple[int, int]:
         """Registers and bytes that nodes send in that time."""
@@ -75,10 +67,10 @@ def filled(names: int) -> Counting:
     cluster = Counting()
     topic = cluster.topic()
     for number in range(names // 2):
-        cluster.ask("a", SetGroup("jobs", f"g{number}"))
-        cluster.ask("b", DeleteGroup("jobs", f"g{number}"))
+        cluster.ask("a", m.SetGroup("jobs", f"g{number}"))
+        cluster.ask("b", m.DeleteGroup("jobs", f"g{number}"))
         made = cluster.topic(f"t{number}")
-        cluster.ask("c", DeleteTopic(made.name, made.id))
+        cluster.ask("c", m.DeleteTopic(made.name, made.id))
     assert topic.name == "jobs"
     cluster.advance(2 * SYNC_S)
     return cluster
@@ -94,8 +86,8 @@ def test_no_register_is_sent_between_nodes_that_agree() -> None:
 def test_a_register_that_one_node_missed_comes_with_those_of_its_bucket_alone() -> None:
     cluster = filled(60)
     cluster.deaf = True
-    cluster.ask("a", SetGroup("jobs", "new"))
-    cluster.ask("b", AlterTopic("jobs", ttl_s=60))
+    cluster.ask("a", m.SetGroup("jobs", "new"))
+    cluster.ask("b", m.AlterTopic("jobs", ttl_s=60))
     registers, _ = cluster.counted(3 * SYNC_S)
     groups = [core.catalogue.groups for core in cluster.nodes.values()]
     assert groups[0] == groups[1] == groups[2]

@@ -6,24 +6,7 @@ import random
 
 import pytest
 
-from quorumq.core.messages import (
-    Accept,
-    AckRequest,
-    AlterTopic,
-    DeleteTopic,
-    Failed,
-    MovePartition,
-    OpenSession,
-    PeekReply,
-    PeekRequest,
-    Prepare,
-    Publish,
-    PutTopic,
-    RemoteFetch,
-    RemoteFetchReply,
-    ResyncReply,
-    TopicReply,
-)
+from quorumq.core import messages as m
 from quorumq.core.messages.effects import Effect, Gone, Unsent
 from quorumq.core.node.nodecore import NodeCore
 from quorumq.core.requests import remote
@@ -39,7 +22,7 @@ def filled(
 ) -> tuple[Topic, ProducerId]:
     topic, producer_id = opened(cluster, rf=rf, partitions=partitions, max_deliveries=max_deliveries)
     for number in range(partitions):
-        cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"] * each, number)))
+        cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 0, [b"x"] * each, number)))
     return topic, producer_id
 
 
@@ -56,7 +39,7 @@ def test_every_node_gives_everything(node: str) -> None:
         reply = asked(cluster, node, fetch(most=20), 0.1)
         assert sizes_of(reply) <= 20
         for item in receipts(reply):
-            assert outcomes(cluster.ask("abcde"[got % 5], AckRequest((item,)))) == ["acked"]
+            assert outcomes(cluster.ask("abcde"[got % 5], m.AckRequest((item,)))) == ["acked"]
             got += item.receipt.span.size
     assert got == 60
 
@@ -83,7 +66,7 @@ def test_a_fetch_of_one_message_asks_every_node(number: int) -> None:
     assert len({*topic.replicas}) >= 3
     key = cluster.submit("b", fetch(most=1, hold_time=60.0, wait=5.0))
     cluster.advance(0.1)
-    cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"], number)))
+    cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 0, [b"x"], number)))
     cluster.advance(0.1)
     assert sizes_of(cluster.replies[key]) == 1
 
@@ -101,9 +84,9 @@ def test_sub_fetches_that_moves_end_bring_no_more_messages_than_were_asked_for(
         for number in rng.sample(range(8), 3):
             (source,) = topic.replicas[number]
             to = rng.choice([it for it in cluster.names if it != source])
-            asked(cluster, client, MovePartition("jobs", number, source, to), 1.0)
+            asked(cluster, client, m.MovePartition("jobs", number, source, to), 1.0)
         for number in rng.sample(range(8), 8):
-            cluster.submit("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"] * 5, number)))
+            cluster.submit("a", m.Publish(cluster.batch(topic, producer_id, 0, [b"x"] * 5, number)))
         cluster.advance(0.2)
         assert 0 < sizes_of(cluster.replies[key]) <= most
         assert sizes_of(asked(cluster, "b", fetch(most=100))) == 40 - sizes_of(cluster.replies[key])
@@ -122,9 +105,9 @@ def test_a_sub_fetch_that_a_move_ends_is_asked_for_anew(rf: int) -> None:
         register = cluster.nodes[client].topics[topic.id]
         others = [it for it in cluster.names if it not in register.replicas[number]]
         to = next((it for it in others if it not in topic.replicas[number]), others[0])
-        moved = asked(cluster, client, MovePartition("jobs", number, source, to), 1.0 / rf)
-        assert isinstance(moved, TopicReply), moved
-    cluster.ask(client, Publish(cluster.batch(topic, producer_id, 0, [b"x"], number)))
+        moved = asked(cluster, client, m.MovePartition("jobs", number, source, to), 1.0 / rf)
+        assert isinstance(moved, m.TopicReply), moved
+    cluster.ask(client, m.Publish(cluster.batch(topic, producer_id, 0, [b"x"], number)))
     cluster.advance(0.2)
     assert sizes_of(cluster.replies[key]) == 1
 
@@ -136,12 +119,12 @@ def test_partitions_that_every_node_refuses_are_asked_for_again() -> None:
     source = topic.replicas[0][0]
     to, client = [it for it in cluster.names if it != source][:2]
     key = cluster.submit(client, fetch(hold_time=60.0, wait=5.0))
-    cluster.drop = lambda sender, peer, message: isinstance(message, ResyncReply)
-    assert isinstance(cluster.ask(client, MovePartition("jobs", 0, source, to)), TopicReply)
+    cluster.drop = lambda sender, peer, message: isinstance(message, m.ResyncReply)
+    assert isinstance(cluster.ask(client, m.MovePartition("jobs", 0, source, to)), m.TopicReply)
     cluster.advance(0.2)
     assert key not in cluster.replies
     cluster.hear_all(0.7)
-    cluster.ask(client, Publish(cluster.batch(topic, producer_id, 0, [b"x"], 0)))
+    cluster.ask(client, m.Publish(cluster.batch(topic, producer_id, 0, [b"x"], 0)))
     cluster.advance(0.2)
     assert sizes_of(cluster.replies[key]) == 1
 
@@ -156,14 +139,14 @@ def test_partitions_that_every_node_refuses_are_asked_for_less_and_less_often() 
     asked: list[int] = []
 
     def drop(sender: str, peer: str, message: object) -> bool:
-        if isinstance(message, RemoteFetch) and peer == to:
+        if isinstance(message, m.RemoteFetch) and peer == to:
             asked.extend(number for number in numbers if PartitionId(topic.id, number) in message.partitions)
-        return isinstance(message, ResyncReply)
+        return isinstance(message, m.ResyncReply)
 
     cluster.drop = drop
     for number in numbers:
-        moved = cluster.ask(client, MovePartition("jobs", number, topic.replicas[number][0], to))
-        assert isinstance(moved, TopicReply), moved
+        moved = cluster.ask(client, m.MovePartition("jobs", number, topic.replicas[number][0], to))
+        assert isinstance(moved, m.TopicReply), moved
     key = cluster.submit(client, fetch(hold_time=60.0, wait=5.0))
     cluster.advance(4.9)
     assert key not in cluster.replies
@@ -176,11 +159,11 @@ def test_messages_too_large_for_the_fetch_are_not_asked_for_again(node: str) -> 
     cluster = Cluster(3)
     filled(cluster, 1, 3, 10)
     one = bytes_of(asked(cluster, "a", fetch(most=1)).slices[0])  # type: ignore[attr-defined]
-    sub_fetches: list[RemoteFetch] = []
+    sub_fetches: list[m.RemoteFetch] = []
     on_fetch = NodeCore._on_message
 
     def count(core: NodeCore, sender: str, incarnation: int, message: object, now: Now) -> list[Effect]:
-        if isinstance(message, RemoteFetch):
+        if isinstance(message, m.RemoteFetch):
             sub_fetches.append(message)
             assert len(sub_fetches) < 20, "a storm"
         return on_fetch(core, sender, incarnation, message, now)  # type: ignore[arg-type]
@@ -201,17 +184,17 @@ def test_a_node_that_knows_that_the_topic_makes_no_groups_proposes_none_for_anot
     """The node that was asked has not heard of it."""
     cluster = Cluster(3)
     topic = cluster.topic(rf=1, partitions=8)
-    cluster.drop = lambda sender, to, message: to == "a" and isinstance(message, PutTopic)
-    cluster.ask("b", AlterTopic("jobs", auto_create_groups=False))
+    cluster.drop = lambda sender, to, message: to == "a" and isinstance(message, m.PutTopic)
+    cluster.ask("b", m.AlterTopic("jobs", auto_create_groups=False))
     proposed: list[str] = []
 
     def note(sender: str, to: str, message: object) -> bool:
-        proposed.extend([sender] if isinstance(message, Prepare | Accept) else [])
-        return isinstance(message, PutTopic)
+        proposed.extend([sender] if isinstance(message, m.Prepare | m.Accept) else [])
+        return isinstance(message, m.PutTopic)
 
     cluster.drop = note
     reply = asked(cluster, "a", fetch("new")._replace(start=start), 1.0)
-    assert isinstance(reply, Failed)
+    assert isinstance(reply, m.Failed)
     assert {*topic.replicas} >= {("b",), ("c",)}
     assert {*proposed} == {"a"}
 
@@ -223,7 +206,7 @@ def test_a_parked_fetch_elsewhere_is_answered_by_the_publish() -> None:
     key = cluster.submit("b", fetch(wait=1.0))
     cluster.advance(0.2)
     assert key not in cluster.replies
-    cluster.ask("d", Publish(cluster.batch(topic, producer_id, 1, [b"next"], 3)))
+    cluster.ask("d", m.Publish(cluster.batch(topic, producer_id, 1, [b"next"], 3)))
     cluster.advance(0.01)
     assert sizes_of(cluster.replies[key]) == 1
 
@@ -282,9 +265,9 @@ def test_a_leg_s_suspect_or_the_first_timers_that_came_before_it_are_given_back(
     cluster = Cluster(5)
     topic, producer_id, stranger, first, second = two_legs(cluster)
     assert sizes_of(asked(cluster, stranger, fetch(hold_time=3.0)._replace(partitions=(second,)))) == 1
-    cluster.ask("a", AckRequest(receipts(asked(cluster, stranger, fetch()._replace(partitions=(first,))))))
+    cluster.ask("a", m.AckRequest(receipts(asked(cluster, stranger, fetch()._replace(partitions=(first,))))))
     cluster.advance(3.1)
-    cluster.ask("a", Publish(cluster.batch(topic, producer_id, 1, [b"x"] * 4, first)))
+    cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 1, [b"x"] * 4, first)))
     both = fetch()._replace(partitions=(first, second))
     got = [asked(cluster, stranger, both) for _ in range(2)]
     expected = [(1, True), (4, False)]
@@ -295,16 +278,16 @@ def test_a_leg_s_suspect_or_the_first_timers_that_came_before_it_are_given_back(
 def test_a_leg_s_suspect_waits_for_no_endless_stream_of_first_timers_whatever_clocks_say(off: int) -> None:
     cluster = Cluster(5)
     topic, producer_id, stranger, first, second = two_legs(cluster)
-    cluster.ask("a", AckRequest(receipts(asked(cluster, stranger, fetch()._replace(partitions=(first,))))))
+    cluster.ask("a", m.AckRequest(receipts(asked(cluster, stranger, fetch()._replace(partitions=(first,))))))
     assert sizes_of(asked(cluster, stranger, fetch(hold_time=3.0)._replace(partitions=(second,)))) == 1
     cluster.advance(3.1)
     both = fetch()._replace(partitions=(first, second))
     came = []
     for seq in range(1, 31):
         at = cluster.now.wall_ms + off
-        cluster.ask("a", Publish(cluster.batch(topic, producer_id, seq, [b"x"], first, published_ms=at)))
+        cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, seq, [b"x"], first, published_ms=at)))
         came.append(alone(reply := asked(cluster, stranger, both)))
-        cluster.ask("a", AckRequest(receipts(reply)))
+        cluster.ask("a", m.AckRequest(receipts(reply)))
     assert came.count(True) == 1
 
 
@@ -324,7 +307,7 @@ def test_a_silent_leg_is_given_up_and_the_next_node_asked() -> None:
     silent: list[str] = []
 
     def drop(sender: str, to: str, message: object) -> bool:
-        if isinstance(message, RemoteFetchReply) and not silent:
+        if isinstance(message, m.RemoteFetchReply) and not silent:
             silent.append(sender)
         return sender in silent
 
@@ -334,7 +317,7 @@ def test_a_silent_leg_is_given_up_and_the_next_node_asked() -> None:
     assert sizes_of(asked(cluster, stranger, fetch())) == 1
 
 
-@pytest.mark.parametrize("kind", [object, RemoteFetchReply])
+@pytest.mark.parametrize("kind", [object, m.RemoteFetchReply])
 @pytest.mark.parametrize("lost", range(1, 10))
 def test_a_fetch_whose_sub_fetch_may_have_made_the_group_says_so(lost: int, kind: type) -> None:
     """A node without a replica hears nothing, or no answer, after some messages."""
@@ -352,21 +335,21 @@ def test_a_fetch_whose_sub_fetch_may_have_made_the_group_says_so(lost: int, kind
     reply = asked(cluster, through, fetch("new"), 10.0)
     cluster.hear_all(10.0)
     made = any((topic.id, "new") in core.catalogue.groups for core in cluster.nodes.values())
-    assert not made or not isinstance(reply, Failed) or reply.code == "outcome-unknown", reply
+    assert not made or not isinstance(reply, m.Failed) or reply.code == "outcome-unknown", reply
 
 
 def test_an_unknown_outcome_of_one_sub_fetch_is_that_of_all() -> None:
     cluster = Cluster(5)
     topic = cluster.topic()
     through = next(node for node in cluster.names if node not in topic.replicas[0])
-    cluster.drop = lambda sender, to, message: isinstance(message, RemoteFetch)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.RemoteFetch)
     key = cluster.submit(through, fetch("new", wait=1.0))
     codes = iter(["outcome-unknown", "too-few-replicas", "too-few-replicas"])
     while key not in cluster.replies:
         ((number, sub_fetch),) = cluster.nodes[through].context.requests[key].sub_fetches.items()
-        hand_over(cluster, sub_fetch.node, through, RemoteFetchReply(number, next(codes), "", ()))
+        hand_over(cluster, sub_fetch.node, through, m.RemoteFetchReply(number, next(codes), "", ()))
     reply = cluster.replies[key]
-    assert isinstance(reply, Failed)
+    assert isinstance(reply, m.Failed)
     assert reply.code == "outcome-unknown"
 
 
@@ -381,7 +364,7 @@ def test_late_and_unsent_deliveries_are_released_at_all_voters() -> None:
     assert sizes_of(asked(cluster, "a", fetch(most=100))) == 20
     held = cluster.submit(stranger, fetch(most=100, wait=1.0))
     cluster.feed(stranger, Gone(held))
-    cluster.ask("a", Publish(cluster.batch(topic, producer_id, 10, [b"x"], 0)))
+    cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 10, [b"x"], 0)))
     assert sizes_of(asked(cluster, "a", fetch(most=100))) == 1
 
 
@@ -390,12 +373,12 @@ def test_messages_won_of_a_topic_deleted_meanwhile_are_not_delivered() -> None:
     cluster = Cluster(5)
     topic, _ = filled(cluster, 3, 6, 1)
     node = next(name for name in "abcde" if 0 < sum(name in members for members in topic.replicas) < 6)
-    cluster.drop = lambda sender, to, message: isinstance(message, RemoteFetch) and to != node
+    cluster.drop = lambda sender, to, message: isinstance(message, m.RemoteFetch) and to != node
     key = cluster.submit(node, fetch(most=50))
     assert key not in cluster.replies, "the other sub-fetches have some time to answer"
-    assert isinstance(cluster.ask(node, DeleteTopic("jobs", topic.id)), TopicReply)
+    assert isinstance(cluster.ask(node, m.DeleteTopic("jobs", topic.id)), m.TopicReply)
     reply = cluster.replies[key]
-    assert isinstance(reply, Failed), f"the payload is gone: {reply}"
+    assert isinstance(reply, m.Failed), f"the payload is gone: {reply}"
     assert reply.code == "not-found"
 
 
@@ -403,11 +386,11 @@ def test_peek_through_a_node_that_has_no_replica_shows_what_the_replica_shows() 
     cluster = Cluster(5)
     topic, producer_id = filled(cluster, 1, 1, 4)
     (home,) = topic.replicas[0]
-    cluster.ask(home, Publish(cluster.batch(topic, producer_id, 4, [b"y"] * 3)))
+    cluster.ask(home, m.Publish(cluster.batch(topic, producer_id, 4, [b"y"] * 3)))
     stranger = next(name for name in cluster.names if name != home)
     for bodies in (False, True):
-        ask = PeekRequest("jobs", 0, "g", "all", (0, 0), 10, bodies)
-        page = cluster.ask(stranger, ask, of=PeekReply)
+        ask = m.PeekRequest("jobs", 0, "g", "all", (0, 0), 10, bodies)
+        page = cluster.ask(stranger, ask, of=m.PeekReply)
         assert sum(item.span.size for item in page.items) == 7
         assert sum(part.stop - part.first for part in page.slices) == (7 if bodies else 0)
         assert page == cluster.ask(home, ask)
@@ -415,16 +398,16 @@ def test_peek_through_a_node_that_has_no_replica_shows_what_the_replica_shows() 
 
 def test_a_page_brings_no_more_bytes_than_an_answer_may_have() -> None:
     cluster = Cluster(3)
-    topic, producer_id = cluster.topic(rf=1), cluster.ask("a", OpenSession()).producer_id
+    topic, producer_id = cluster.topic(rf=1), cluster.ask("a", m.OpenSession()).producer_id
     (home,) = topic.replicas[0]
     for seq in range(10):
-        cluster.ask(home, Publish(cluster.batch(topic, producer_id, seq, [b"x" * 1_000_000])))
-    cluster.ask(home, Publish(cluster.batch(topic, producer_id, 10, [b"x" * 1_000_000] * 4)))
+        cluster.ask(home, m.Publish(cluster.batch(topic, producer_id, seq, [b"x" * 1_000_000])))
+    cluster.ask(home, m.Publish(cluster.batch(topic, producer_id, 10, [b"x" * 1_000_000] * 4)))
     for name in cluster.names:
         shown, cursor = [], (0, 0)
         while cursor is not None:
-            page = cluster.ask(name, PeekRequest("jobs", 0, "g", "all", cursor, 100, bodies=True))
-            assert isinstance(page, PeekReply)
+            page = cluster.ask(name, m.PeekRequest("jobs", 0, "g", "all", cursor, 100, bodies=True))
+            assert isinstance(page, m.PeekReply)
             assert sum(item.span.size for item in page.items) == sum(
                 part.stop - part.first for part in page.slices
             )

@@ -6,24 +6,7 @@ import random
 
 import pytest
 
-from quorumq.core.messages import (
-    AckRequest,
-    DeleteTopic,
-    Failed,
-    Fetch,
-    FetchReply,
-    Hold,
-    OpenSession,
-    PeekReply,
-    PeekRequest,
-    Publish,
-    PublishReply,
-    Reject,
-    RejectRequest,
-    Release,
-    Store,
-    SyncState,
-)
+from quorumq.core import messages as m
 from quorumq.core.messages.effects import Damaged, Unsent
 from quorumq.core.messages.records import BatchStored
 from quorumq.core.values.types import Death, ProducerId, Span, Stamp, Topic
@@ -42,11 +25,11 @@ from tests.seeds import seeds
 
 
 def sizes(reply: object) -> int:
-    assert isinstance(reply, FetchReply), reply
+    assert isinstance(reply, m.FetchReply), reply
     return sum(part.stop - part.first for part in reply.slices)
 
 
-def bodies(reply: FetchReply) -> int:
+def bodies(reply: m.FetchReply) -> int:
     return sum(
         part.header.end_of(part.stop - 1) - part.header.end_of(part.first - 1) for part in reply.slices
     )
@@ -60,7 +43,7 @@ def test_a_retry_through_any_node_makes_no_second_message() -> None:
     topic, producer_id = opened(cluster)
     batch = cluster.batch(topic, producer_id, 0, [b"x"] * 10)
     for node in "abcabc":
-        assert isinstance(cluster.ask(node, Publish(batch)), PublishReply)
+        assert isinstance(cluster.ask(node, m.Publish(batch)), m.PublishReply)
     assert sizes(cluster.ask("b", fetch())) == 10
     assert sizes(cluster.ask("c", fetch())) == 0
 
@@ -68,13 +51,13 @@ def test_a_retry_through_any_node_makes_no_second_message() -> None:
 def test_other_bytes_under_the_same_id_are_a_conflict_per_record() -> None:
     cluster = Cluster()
     topic, producer_id = opened(cluster)
-    cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"%d" % i for i in range(10)])))
+    cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 0, [b"%d" % i for i in range(10)])))
     overlap = cluster.batch(topic, producer_id, 5, [b"%d" % i for i in range(5, 15)])
-    assert isinstance(cluster.ask("b", Publish(overlap)), PublishReply), (
+    assert isinstance(cluster.ask("b", m.Publish(overlap)), m.PublishReply), (
         "the same records in another cut are the same"
     )
     other = cluster.batch(topic, producer_id, 14, [b"other", b"new"])
-    check_failed(cluster.ask("c", Publish(other)), "conflict")
+    check_failed(cluster.ask("c", m.Publish(other)), "conflict")
     assert sizes(cluster.ask("b", fetch())) == 15
 
 
@@ -82,18 +65,18 @@ def test_below_a_majority_the_outcome_is_unknown_and_the_retry_completes_it() ->
     cluster = Cluster(request_timeout=5.0)
     topic, producer_id = opened(cluster)
     batch = cluster.batch(topic, producer_id, 0, [b"x"])
-    cluster.drop = lambda sender, to, message: isinstance(message, Store)
-    answer = cluster.ask("a", Publish(batch), 5.1, of=Failed)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.Store)
+    answer = cluster.ask("a", m.Publish(batch), 5.1, of=m.Failed)
     assert (answer.code, answer.needed, answer.answered) == ("outcome-unknown", 2, 1), "our own disk has it"
     cluster.hear_all()
-    assert isinstance(cluster.ask("b", Publish(batch)), PublishReply)
+    assert isinstance(cluster.ask("b", m.Publish(batch)), m.PublishReply)
 
 
 def test_with_too_few_nodes_up_nothing_is_sent() -> None:
     cluster = Cluster()
     topic, producer_id = opened(cluster)
     cluster.kill("bc")
-    answer = cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"])), of=Failed)
+    answer = cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 0, [b"x"])), of=m.Failed)
     assert (answer.code, answer.needed, answer.answered) == ("not-stored", 2, 1)
 
 
@@ -104,8 +87,10 @@ def test_a_replica_that_missed_the_creation_is_told_and_asked_again() -> None:
     cluster.drop = lambda sender, to, message: type(message).__name__ == "SyncTopics"
     cluster.start("c")
     cluster.kill("b")
-    producer_id = cluster.ask("a", OpenSession()).producer_id
-    assert isinstance(cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"]))), PublishReply)
+    producer_id = cluster.ask("a", m.OpenSession()).producer_id
+    assert isinstance(
+        cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 0, [b"x"]))), m.PublishReply
+    )
 
 
 # ---------------------------------------------------------------------------- choosing
@@ -120,10 +105,10 @@ def test_a_fetch_is_cut_at_its_messages(most: int) -> None:
 def test_a_fetch_is_cut_at_its_bytes_but_gives_at_least_one() -> None:
     cluster = Cluster()
     topic, producer_id = opened(cluster)
-    cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"y" * 5000] + [b"x" * 100] * 50)))
-    reply = cluster.ask("b", Fetch(("jobs",), "g", 100, 1000, 1, 0, 0.0, 10.0, 0.0))
+    cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 0, [b"y" * 5000] + [b"x" * 100] * 50)))
+    reply = cluster.ask("b", m.Fetch(("jobs",), "g", 100, 1000, 1, 0, 0.0, 10.0, 0.0))
     assert sizes(reply) == 1
-    reply = cluster.ask("b", Fetch(("jobs",), "g", 100, 1000, 1, 0, 0.0, 10.0, 0.0))
+    reply = cluster.ask("b", m.Fetch(("jobs",), "g", 100, 1000, 1, 0, 0.0, 10.0, 0.0))
     assert 800 < bodies(reply) <= 1000
 
 
@@ -135,11 +120,11 @@ def test_oldest_first_whatever_the_producers_clocks_say(off: int) -> None:
     """The second producer's clock is wrong: it neither waits behind later ones, nor overtakes an earlier one."""
     cluster = Cluster()
     topic = cluster.topic()
-    producer_ids = [cluster.ask("a", OpenSession()).producer_id for _ in range(3)]
+    producer_ids = [cluster.ask("a", m.OpenSession()).producer_id for _ in range(3)]
     for step, producer_id in enumerate(reversed(producer_ids)):
         cluster.advance(1)
         at = cluster.now.wall_ms + (off if step == 1 else 0)
-        cluster.ask("abc"[step], Publish(cluster.batch(topic, producer_id, 0, [b"x"], published_ms=at)))
+        cluster.ask("abc"[step], m.Publish(cluster.batch(topic, producer_id, 0, [b"x"], published_ms=at)))
     got = [receipts(cluster.ask("b", fetch(most=1)))[0].receipt.span.producer_id for _ in producer_ids]
     assert got == list(reversed(producer_ids))
 
@@ -149,18 +134,18 @@ def test_oldest_first_whatever_the_producers_clocks_say(off: int) -> None:
 def test_a_steady_stream_neither_starves_nor_is_overtaken_by_a_wrong_clock(off: int, restarted: bool) -> None:
     """A backlog that others keep up, read one by one: each message waits for as many as were there when it came."""
     cluster = Cluster()
-    topic, producer_id = cluster.topic(), cluster.ask("a", OpenSession()).producer_id
+    topic, producer_id = cluster.topic(), cluster.ask("a", m.OpenSession()).producer_id
     deep, wrong = 5, 8
     got: list[int] = []
     for seq in range(25):
         cluster.advance(0.01)
         at = cluster.now.wall_ms + (off if seq == wrong else 0)
-        cluster.ask("a", Publish(cluster.batch(topic, producer_id, seq, [b"x"], published_ms=at)))
+        cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, seq, [b"x"], published_ms=at)))
         if restarted and seq == wrong:
             cluster.crash("b", 70.0)
         if seq >= deep:
             (item,) = receipts(cluster.ask("b", fetch(most=1)))
-            cluster.ask("b", AckRequest((item,)))
+            cluster.ask("b", m.AckRequest((item,)))
             got.append(item.receipt.span.start)
     assert got == list(range(20))
 
@@ -168,25 +153,25 @@ def test_a_steady_stream_neither_starves_nor_is_overtaken_by_a_wrong_clock(off: 
 def test_a_batch_is_ordered_by_its_age() -> None:
     """A late retry is older than messages published meanwhile."""
     cluster = Cluster()
-    topic, producer_id = cluster.topic(), cluster.ask("a", OpenSession()).producer_id
+    topic, producer_id = cluster.topic(), cluster.ask("a", m.OpenSession()).producer_id
     late = cluster.batch(topic, producer_id, 0, [b"x"])
     for seq in (1, 2):
         cluster.advance(1)
-        cluster.ask("a", Publish(cluster.batch(topic, producer_id, seq, [b"x"])))
-    cluster.ask("a", Publish(late, age_ms=500))
+        cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, seq, [b"x"])))
+    cluster.ask("a", m.Publish(late, age_ms=500))
     got = [receipts(cluster.ask("b", fetch(most=1)))[0].receipt.span.start for _ in range(3)]
     assert got == [1, 0, 2]
 
 
 def test_a_batch_from_a_peer_is_ordered_by_the_age_that_the_peer_gives() -> None:
     cluster = Cluster(sync_interval=0.5)
-    topic, producer_id = cluster.topic(), cluster.ask("a", OpenSession()).producer_id
+    topic, producer_id = cluster.topic(), cluster.ask("a", m.OpenSession()).producer_id
     cluster.kill("c")
     for seq in range(2):
-        cluster.ask("a", Publish(cluster.batch(topic, producer_id, seq, [b"x"], delay_ms=2000 * seq)))
+        cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, seq, [b"x"], delay_ms=2000 * seq)))
         cluster.advance(1)
     cluster.start("c")
-    cluster.ask("a", Publish(cluster.batch(topic, producer_id, 2, [b"x"])))
+    cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 2, [b"x"])))
     (replica,) = cluster.nodes["c"].replicas.values()
     cluster.advance(10)
     batches = replica.batches
@@ -198,7 +183,7 @@ def test_partitions_are_taken_in_turn() -> None:
     cluster = Cluster()
     topic, producer_id = opened(cluster, partitions=4)
     for number in range(4):
-        cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"] * 5, number)))
+        cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 0, [b"x"] * 5, number)))
     firsts = [cluster.ask("a", fetch(most=1)).slices[0].partition.number for _ in range(4)]
     assert sorted(firsts) == [0, 1, 2, 3]
     assert sizes(cluster.ask("b", fetch(most=100))) == 16
@@ -240,22 +225,22 @@ def test_a_fetch_waits_for_its_minimum_and_then_gives_what_there_is() -> None:
     key = cluster.submit("b", fetch(least=5, wait=1.0))
     cluster.advance(0.5)
     assert key not in cluster.replies
-    cluster.ask("c", Publish(cluster.batch(topic, producer_id, 3, [b"x"] * 2)))
+    cluster.ask("c", m.Publish(cluster.batch(topic, producer_id, 3, [b"x"] * 2)))
     assert sizes(cluster.replies[key]) == 5
-    cluster.ask("c", Publish(cluster.batch(topic, producer_id, 5, [b"x"] * 2)))
+    cluster.ask("c", m.Publish(cluster.batch(topic, producer_id, 5, [b"x"] * 2)))
     assert sizes(cluster.ask("b", fetch(least=5, wait=1.0), 1.01)) == 2
 
 
 def test_unknown_names_and_bad_requests_are_answered_in_words() -> None:
     cluster = with_messages(1)
     for request, code, word in [
-        (Fetch(("jbos",), "g", 1, 1, 1, 0, 0.0, 10.0, 0.0), "not-found", "'jbos'"),
-        (Fetch(("jobs",), "g", 1, 1, 1, 0, 0.0, 61.0, 0.0), "usage", "60.0 s"),
-        (Fetch(("jobs",), "", 1, 1, 1, 0, 0.0, 10.0, 0.0), "usage", "group"),
-        (Fetch(("jobs",), "g", 0, 1, 1, 0, 0.0, 10.0, 0.0), "usage", "max_messages"),
-        (Fetch(("jobs",), "g", 1, 1, 1, 0, 99.0, 10.0, 0.0), "usage", "max_wait"),
-        (Fetch(("jobs",), "g", 1, 1, 1, 0, 0.0, 10.0, 0.0, "", (7,)), "not-found", "has 1 partition:"),
-        (PeekRequest("nope", 0, "g", "all", (0, 0), 1), "not-found", "nope"),
+        (m.Fetch(("jbos",), "g", 1, 1, 1, 0, 0.0, 10.0, 0.0), "not-found", "'jbos'"),
+        (m.Fetch(("jobs",), "g", 1, 1, 1, 0, 0.0, 61.0, 0.0), "usage", "60.0 s"),
+        (m.Fetch(("jobs",), "", 1, 1, 1, 0, 0.0, 10.0, 0.0), "usage", "group"),
+        (m.Fetch(("jobs",), "g", 0, 1, 1, 0, 0.0, 10.0, 0.0), "usage", "max_messages"),
+        (m.Fetch(("jobs",), "g", 1, 1, 1, 0, 99.0, 10.0, 0.0), "usage", "max_wait"),
+        (m.Fetch(("jobs",), "g", 1, 1, 1, 0, 0.0, 10.0, 0.0, "", (7,)), "not-found", "has 1 partition:"),
+        (m.PeekRequest("nope", 0, "g", "all", (0, 0), 1), "not-found", "nope"),
     ]:
         check_failed(cluster.ask("a", request), code, word)
 
@@ -275,11 +260,11 @@ def test_an_unsent_reply_gives_its_messages_back_everywhere_and_counts_no_attemp
 
 def test_a_release_that_was_lost_is_repeated_in_front_of_the_next_hold() -> None:
     cluster, topic, producer_id = with_session(1)
-    cluster.drop = lambda sender, to, message: isinstance(message, Release)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.Release)
     key = cluster.submit("b", fetch())
     cluster.feed("b", Unsent(key))
     assert cluster.nodes["b"].state.unconfirmed["c"]
-    cluster.ask("a", Publish(cluster.batch(topic, producer_id, 1, [b"x"])))
+    cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 1, [b"x"])))
     assert sizes(cluster.ask("b", fetch(most=1))) == 1
     assert not cluster.nodes["b"].state.unconfirmed["c"]
 
@@ -293,15 +278,15 @@ def test_peek_shows_every_state_in_pages_and_holds_nothing() -> None:
     producer_id: ProducerId
     topic, producer_id = published(cluster, 1)
     for first in range(1, 6):
-        cluster.ask("a", Publish(cluster.batch(topic, producer_id, first, [b"x"])))
+        cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, first, [b"x"])))
     one = [receipts(cluster.ask("b", fetch(most=1))) for _ in range(4)]
-    cluster.ask("a", AckRequest(one[0]))
-    cluster.ask("a", RejectRequest(one[1], 30.0))
-    cluster.ask("a", RejectRequest(one[2], 0.0, Death(Stamp(0, ""), "rejected", "E")))
+    cluster.ask("a", m.AckRequest(one[0]))
+    cluster.ask("a", m.RejectRequest(one[1], 30.0))
+    cluster.ask("a", m.RejectRequest(one[2], 0.0, Death(Stamp(0, ""), "rejected", "E")))
     states: list[str] = []
     cursor: tuple[int, int] | None = (0, 0)
     while cursor is not None:
-        page = cluster.ask("c", PeekRequest("jobs", 0, "g", "all", cursor, 2, True), of=PeekReply)
+        page = cluster.ask("c", m.PeekRequest("jobs", 0, "g", "all", cursor, 2, True), of=m.PeekReply)
         assert len(page.slices) == len(page.items)
         states += [item.state for item in page.items]
         cursor = page.cursor
@@ -314,8 +299,8 @@ def test_peek_shows_every_state_in_pages_and_holds_nothing() -> None:
 
 def test_a_message_on_one_replica_only_reaches_all_within_ten_seconds() -> None:
     cluster, topic, producer_id = with_session(1)
-    cluster.drop = lambda sender, to, message: sender != to and isinstance(message, Store)
-    cluster.submit("a", Publish(cluster.batch(topic, producer_id, 1, [b"x"] * 5)))
+    cluster.drop = lambda sender, to, message: sender != to and isinstance(message, m.Store)
+    cluster.submit("a", m.Publish(cluster.batch(topic, producer_id, 1, [b"x"] * 5)))
     cluster.hear_all(10)
     for node in "abc":
         replica = next(iter(cluster.nodes[node].replicas.values()))
@@ -327,7 +312,7 @@ def test_a_replica_that_was_away_for_long_catches_up_in_one_chain_of_pulls() -> 
     cluster, topic, producer_id = with_session(1, hold_time_max=1.0)
     cluster.kill("c")
     for first in range(1, 501):
-        cluster.ask("a", Publish(cluster.batch(topic, producer_id, first, [b"x" * 20])))
+        cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, first, [b"x" * 20])))
     cluster.start("c", 10)
     assert next(iter(cluster.nodes["c"].replicas.values())).batches.present.messages == 501
 
@@ -336,9 +321,9 @@ def test_records_attempts_and_delays_reach_all() -> None:
     cluster = with_messages(9, hold_time_max=5.0)
     cluster.kill("c")
     got = [receipts(cluster.ask("a", fetch(most=3, hold_time=5.0))) for _ in range(3)]
-    assert outcomes(cluster.ask("a", AckRequest(got[0]))) == ["acked"]
-    cluster.ask("a", RejectRequest(got[1], 60.0))
-    cluster.ask("a", RejectRequest(got[2], 0.0, Death(Stamp(0, ""), "rejected", "E")))
+    assert outcomes(cluster.ask("a", m.AckRequest(got[0]))) == ["acked"]
+    cluster.ask("a", m.RejectRequest(got[1], 60.0))
+    cluster.ask("a", m.RejectRequest(got[2], 0.0, Death(Stamp(0, ""), "rejected", "E")))
     cluster.start("c", 10)
     views = [next(iter(cluster.nodes[node].replicas.values())).views.groups["g"] for node in "abc"]
     assert views[2].records.state() == views[0].records.state()
@@ -353,8 +338,8 @@ def test_an_attempt_counts_once_though_a_peer_counts_it_before_the_hold_ends_her
     """c does not hear of the REJECT, learns the others' count of it, and then sees its own hold run out."""
     cluster = with_messages(1, hold_time_max=60.0)
     got = receipts(cluster.ask("a", fetch(hold_time=30.0)))
-    cluster.drop = lambda sender, to, message: isinstance(message, Reject) and to == "c"
-    assert outcomes(cluster.ask("a", RejectRequest(got, 5.0))) == ["ok"]
+    cluster.drop = lambda sender, to, message: isinstance(message, m.Reject) and to == "c"
+    assert outcomes(cluster.ask("a", m.RejectRequest(got, 5.0))) == ["ok"]
     cluster.hear_all(20.0)
     counts = {
         name: next(iter(core.replicas.values())).views.groups["g"] for name, core in cluster.nodes.items()
@@ -389,7 +374,7 @@ def test_a_long_random_life_loses_and_repeats_nothing(seed: int) -> None:
             case 0:
                 number, count = rng.randrange(2), rng.randrange(1, 40)
                 cluster.ask(
-                    node, Publish(cluster.batch(topic, producer_id, nexts[number], [b"x"] * count, number))
+                    node, m.Publish(cluster.batch(topic, producer_id, nexts[number], [b"x"] * count, number))
                 )
                 sent |= {(number, seq) for seq in range(nexts[number], nexts[number] + count)}
                 nexts[number] += count
@@ -409,7 +394,7 @@ def test_a_long_random_life_loses_and_repeats_nothing(seed: int) -> None:
                     cut = item.receipt.span._replace(
                         start=rng.randrange(item.receipt.span.start, item.receipt.span.stop)
                     )
-                    for outcome in outcomes(cluster.ask(node, AckRequest((item._replace(spans=(cut,)),)))):
+                    for outcome in outcomes(cluster.ask(node, m.AckRequest((item._replace(spans=(cut,)),)))):
                         assert outcome.startswith("acked")
                         assert outcome == "acked" or cluster.time > until - 0.1 * 60
                     acked |= {(item.receipt.partition.number, seq) for seq in range(cut.start, cut.stop)}
@@ -432,13 +417,13 @@ def test_a_page_of_peek_ends_inside_a_batch_and_goes_on_there() -> None:
         got = receipts(cluster.ask("a", fetch(most=2)))
         one = got[0]._replace(spans=(got[0].receipt.span._replace(stop=got[0].receipt.span.start + 1),))
         cluster.ask(
-            "a", RejectRequest((one,), 0.0, Death(Stamp(0, ""), "rejected", "E", "m" * 8000, "s" * 8000))
+            "a", m.RejectRequest((one,), 0.0, Death(Stamp(0, ""), "rejected", "E", "m" * 8000, "s" * 8000))
         )
     seen: list[int] = []
     pages = 0
     cursor: tuple[int, int] | None = (0, 0)
     while cursor is not None:
-        page = cluster.ask("b", PeekRequest("jobs", 0, "g", "dead", cursor, 3), of=PeekReply)
+        page = cluster.ask("b", m.PeekRequest("jobs", 0, "g", "dead", cursor, 3), of=m.PeekReply)
         assert len(page.items) <= 3
         seen += [item.span.start for item in page.items]
         cursor = page.cursor
@@ -450,7 +435,7 @@ def test_a_page_of_peek_ends_inside_a_batch_and_goes_on_there() -> None:
 
 def test_a_batch_that_turns_out_damaged_is_not_chosen_and_comes_back_from_a_peer() -> None:
     cluster, topic, producer_id = with_session(5)
-    cluster.ask("a", Publish(cluster.batch(topic, producer_id, 5, [b"good"] * 2)))
+    cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 5, [b"good"] * 2)))
     replica = next(iter(cluster.nodes["b"].replicas.values()))
     first = replica.batches.order.first()[1]
     cluster.feed("b", Damaged(first))
@@ -469,11 +454,11 @@ def test_a_durable_ack_does_not_wait_the_whole_timeout_for_a_better_verdict() ->
     cluster = with_messages(1)
     got = receipts(cluster.ask("a", fetch(hold_time=2.0)))
     cluster.advance(2.1)
-    cluster.drop = lambda sender, to, message: isinstance(message, Hold)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.Hold)
     cluster.submit("b", fetch(hold_time=2.0))
     cluster.drop = lambda sender, to, message: "c" in (sender, to)
     cluster.advance(1.5)
-    key = cluster.submit("a", AckRequest(got))
+    key = cluster.submit("a", m.AckRequest(got))
     assert key not in cluster.replies
     cluster.advance(0.6)
     assert outcomes(cluster.replies[key]) == ["acked_unproven"]
@@ -499,7 +484,7 @@ def test_a_damaged_batch_goes_with_its_topic() -> None:
     cluster, topic, _ = with_session(5)
     (replica,) = cluster.nodes["b"].replicas.values()
     number = replica.batches.order.first()[1]
-    cluster.drop = lambda sender, to, message: isinstance(message, SyncState)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.SyncState)
     cluster.feed("b", Damaged(number))
-    cluster.ask("a", DeleteTopic("jobs", topic.id))
+    cluster.ask("a", m.DeleteTopic("jobs", topic.id))
     assert cluster.dropped["b"] == {number}

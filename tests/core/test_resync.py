@@ -4,23 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quorumq.core.messages import (
-    Ack,
-    AckRequest,
-    DeleteTopic,
-    Failed,
-    OpenSession,
-    Publish,
-    PublishReply,
-    PurgeReply,
-    PurgeRequest,
-    ResyncReply,
-    Store,
-    StoreReply,
-    SyncPull,
-    SyncState,
-    TopicReply,
-)
+from quorumq.core import messages as m
 from quorumq.core.messages.effects import Damaged, Send
 from quorumq.core.messages.records import BatchStored, PeerPosition, Reserved, Started, Trusted, TrustLost
 from quorumq.core.recovery.resync import far_above
@@ -53,7 +37,7 @@ def present(cluster: Cluster, name: str) -> int:
 def test_a_wiped_node_comes_back_with_everything_and_above_its_old_start() -> None:
     cluster, topic, producer_id = with_session(10, hold_time_max=10.0)
     got = receipts(cluster.ask("b", fetch(most=4)))
-    assert outcomes(cluster.ask("a", AckRequest(got))) == ["acked"]
+    assert outcomes(cluster.ask("a", m.AckRequest(got))) == ["acked"]
     before = cluster.nodes["b"].state.incarnation.n
     directory = cluster.nodes["b"].state.directory
     wipe(cluster, "b", 1.0)
@@ -68,7 +52,9 @@ def test_a_wiped_node_comes_back_with_everything_and_above_its_old_start() -> No
     assert present(cluster, "b") == 10
     assert core.context.quarantine_left(cluster.now) == 0.0
     cluster.kill("a")
-    assert isinstance(cluster.ask("b", Publish(cluster.batch(topic, producer_id, 10, [b"x"]))), PublishReply)
+    assert isinstance(
+        cluster.ask("b", m.Publish(cluster.batch(topic, producer_id, 10, [b"x"]))), m.PublishReply
+    )
     assert sum(item.receipt.span.size for item in receipts(cluster.ask("b", fetch(wait=0.9), 1.0))) == 7, (
         "not what was acked"
     )
@@ -76,17 +62,17 @@ def test_a_wiped_node_comes_back_with_everything_and_above_its_old_start() -> No
 
 def test_nothing_of_it_counts_before_the_resync_is_durable() -> None:
     cluster, topic, producer_id = with_session(3)
-    cluster.drop = lambda sender, to, message: isinstance(message, ResyncReply) and sender == "c"
+    cluster.drop = lambda sender, to, message: isinstance(message, m.ResyncReply) and sender == "c"
     wipe(cluster, "b", 3.0)
     core = cluster.nodes["b"]
     assert not core.state.trusted
-    answer = cluster.ask("b", OpenSession())
+    answer = cluster.ask("b", m.OpenSession())
     check_failed(answer, None, "is not trusted")
     assert "still missing" in answer.detail
     cluster.kill("c")
-    assert isinstance(cluster.ask("a", Publish(cluster.batch(topic, producer_id, 3, [b"x"])), 6.0), Failed), (
-        "b has not stored it in a way that counts"
-    )
+    assert isinstance(
+        cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 3, [b"x"])), 6.0), m.Failed
+    ), "b has not stored it in a way that counts"
     cluster.hear_all()
     cluster.start("c", 2.0)
     assert core.state.trusted
@@ -94,7 +80,7 @@ def test_nothing_of_it_counts_before_the_resync_is_durable() -> None:
 
 def test_a_crash_in_the_middle_goes_on_resyncing() -> None:
     cluster = with_messages(3)
-    cluster.drop = lambda sender, to, message: isinstance(message, ResyncReply)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.ResyncReply)
     wipe(cluster, "b")
     for _ in range(2):
         cluster.crash("b")
@@ -115,11 +101,11 @@ def test_a_crash_in_the_middle_goes_on_resyncing() -> None:
 def test_a_resync_does_not_wait_for_a_topic_deleted_meanwhile() -> None:
     cluster, topic, _ = with_session(1)
     cluster.drop = lambda sender, to, message: (
-        isinstance(message, ResyncReply) and message.partition is not None
+        isinstance(message, m.ResyncReply) and message.partition is not None
     )
     wipe(cluster, "c", 3.0)
     assert not cluster.nodes["c"].state.trusted
-    assert isinstance(cluster.ask("a", DeleteTopic("jobs", topic.id)), TopicReply)
+    assert isinstance(cluster.ask("a", m.DeleteTopic("jobs", topic.id)), m.TopicReply)
     cluster.advance(3.0)
     assert cluster.nodes["c"].state.trusted
 
@@ -131,7 +117,7 @@ def test_an_old_backup_resyncs_and_keeps_what_it_has() -> None:
     got = receipts(cluster.ask("a", fetch(most=5)))
     for _ in range(2):
         cluster.crash("b")
-    assert outcomes(cluster.ask("a", AckRequest(got))) == ["acked"]
+    assert outcomes(cluster.ask("a", m.AckRequest(got))) == ["acked"]
     wipe(cluster, "b", 1.0, kept=backup)
     core = cluster.nodes["b"]
     assert core.state.trusted
@@ -157,7 +143,7 @@ def test_votes_of_a_start_that_one_peer_alone_has_seen_do_not_pass_for_votes_of_
     """RF 5. Node b alone has seen start 2 of d, and counts on its vote; the others tell d of start 1."""
     cluster = Cluster(5, hold_time_max=5.0)
     topic, producer_id = opened(cluster, rf=5)
-    cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"m"])))
+    cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 0, [b"m"])))
     cluster.advance(3.0)
     cut(cluster, "ad", "cd", "de")
     cluster.crash("d")
@@ -166,9 +152,9 @@ def test_votes_of_a_start_that_one_peer_alone_has_seen_do_not_pass_for_votes_of_
     got = receipts(cluster.ask("b", fetch(hold_time=5.0)))
     cut(cluster, "ad", "cd", "de", "bc", "be")
     late = held_back(
-        cluster, lambda sender, to, message: isinstance(message, Ack) and to == "a", cluster.drop
+        cluster, lambda sender, to, message: isinstance(message, m.Ack) and to == "a", cluster.drop
     )
-    key = cluster.submit("b", AckRequest(got))  # b and start 2 of d have the tombstone
+    key = cluster.submit("b", m.AckRequest(got))  # b and start 2 of d have the tombstone
     cut(cluster, "bd", "bc", "be")
     wipe(cluster, "d", 0.6)
     assert cluster.nodes["d"].state.trusted, "a, c and e told it what there is: no tombstone"
@@ -221,7 +207,7 @@ def test_a_directory_that_was_damaged_begins_far_above_too_and_once() -> None:
         cluster.crash("b")
     # The record of start 3, which a peer knows, was in the part that cannot be read.
     lost = cluster.nodes["b"].trust.starts[-1]
-    cluster.drop = lambda sender, to, message: isinstance(message, ResyncReply)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.ResyncReply)
     cluster.kill("b")
     cluster.journals["b"].remove(lost)
     cluster.journals["b"].append(TrustLost(0, "damaged"))
@@ -238,7 +224,7 @@ def test_a_start_count_that_is_used_up_is_refused() -> None:
     cluster.kill("b")
     cluster.journals["b"].append(Started(Incarnation(STARTS_MAX - 2, 1)))
     cluster.start("b")
-    assert cluster.ask("b", OpenSession())
+    assert cluster.ask("b", m.OpenSession())
     cluster.kill("b")
     with pytest.raises(UsageError, match=f"start {STARTS_MAX}.*used up"):
         cluster.start("b")
@@ -257,7 +243,7 @@ def test_ballots_do_not_go_back_after_a_resync() -> None:
 def test_other_sizes_of_clusters(count: int) -> None:
     cluster = Cluster(count)
     topic, producer_id = opened(cluster, rf=1 if count == 2 else 5, partitions=3)
-    cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"] * 5)))
+    cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 0, [b"x"] * 5)))
     wipe(cluster, "b")
     if count == 5:
         cluster.kill("e")
@@ -277,13 +263,13 @@ def test_a_closed_producer_id_stays_closed_at_a_node_that_was_wiped_after_that()
     assert core.state.trusted
     assert replica_of(cluster, "b").batches.closed.numbers.messages == 1
     late = cluster.batch(topic, producer_id, 0, [b"%d" % number for number in range(10)])
-    (refused,) = store(cluster, "a", "b", Store(7, topic.epoch, late))
+    (refused,) = store(cluster, "a", "b", m.Store(7, topic.epoch, late))
     assert isinstance(refused, Send)
-    assert isinstance(refused.message, StoreReply)
+    assert isinstance(refused.message, m.StoreReply)
     assert [problem.error for problem in refused.message.problems] == ["session-closed"], (
         "by the node that was wiped itself"
     )
-    assert store(cluster, "a", "b", Store(0, topic.epoch, late)) == []
+    assert store(cluster, "a", "b", m.Store(0, topic.epoch, late)) == []
     cluster.advance(10.0)
     assert present(cluster, "b") == 0
     assert all(receipts(cluster.ask(node, fetch(group))) == () for node in "abc" for group in ("g", "new"))
@@ -291,13 +277,13 @@ def test_a_closed_producer_id_stays_closed_at_a_node_that_was_wiped_after_that()
 
 def test_messages_without_a_replica_are_lost_until_one_returns() -> None:
     cluster, topic, producer_id = with_session(5, hold_time_max=5.0)
-    cluster.ask("a", Publish(cluster.batch(topic, producer_id, 5, [b"x"] * 2)))
+    cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 5, [b"x"] * 2)))
     old = list(cluster.journals["c"])
     cluster.kill("abc")
     first = min(record.number for record in cluster.journals["a"] if isinstance(record, BatchStored))
     cluster.unreadable.update({"a": {first}, "b": {first}})
     cluster.journals["c"] = []
-    cluster.drop = lambda sender, to, message: isinstance(message, SyncState) and sender == "c"
+    cluster.drop = lambda sender, to, message: isinstance(message, m.SyncState) and sender == "c"
     cluster.start("abc", 15.0)
     assert lost(cluster) == [0, 0, 5], "c has heard of them, and has not said yet that it has not got them"
     cluster.hear_all(15.0)
@@ -319,7 +305,7 @@ def lost(cluster: Cluster) -> list[int]:
 def test_the_only_replica_has_lost_what_it_cannot_read() -> None:
     cluster = Cluster()
     topic, producer_id = opened(cluster, rf=1)
-    cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"] * 3)))
+    cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 0, [b"x"] * 3)))
     (home,) = topic.replicas[0]
     (only,) = cluster.nodes[home].replicas.values()
     cluster.feed(home, Damaged(only.batches.order.first()[1]))
@@ -331,7 +317,7 @@ def test_a_backup_of_the_last_start_is_noticed_by_how_many_records_it_has() -> N
     cluster.advance(1.0)
     backup = list(cluster.journals["b"])
     n = cluster.nodes["b"].state.incarnation.n
-    assert outcomes(cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch(most=5)))))) == ["acked"]
+    assert outcomes(cluster.ask("a", m.AckRequest(receipts(cluster.ask("a", fetch(most=5)))))) == ["acked"]
     cluster.advance(1.5)
     wipe(cluster, "b", kept=backup)
     assert len(cluster.restarts) == 1
@@ -357,10 +343,10 @@ def test_a_journal_that_lacks_what_a_peer_relied_on_a_moment_ago_is_noticed(lost
     before = len(cluster.journals["b"])
     if lost == "a message":
         assert isinstance(
-            cluster.ask("a", Publish(cluster.batch(topic, producer_id, 10, [b"x"]))), PublishReply
+            cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 10, [b"x"]))), m.PublishReply
         )
     else:
-        assert outcomes(cluster.ask("a", AckRequest(got))) == ["acked"]
+        assert outcomes(cluster.ask("a", m.AckRequest(got))) == ["acked"]
     cluster.kill("b")
     del cluster.journals["b"][before:]
     cluster.start("b")
@@ -376,13 +362,13 @@ def test_a_late_answer_takes_no_position_back() -> None:
     late: list[tuple[str, str, object]] = []
 
     def listen(sender: str, to: str, message: object) -> bool:
-        if isinstance(message, StoreReply) and (sender, to) == ("b", "a"):
+        if isinstance(message, m.StoreReply) and (sender, to) == ("b", "a"):
             late.append((sender, to, message))
         return False
 
     cluster.drop = listen
     for seq in (1, 2):
-        cluster.ask("a", Publish(cluster.batch(topic, producer_id, seq, [b"x"])))
+        cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, seq, [b"x"])))
     after = cluster.nodes["a"].context.peers.positions.reported["b"]
     assert after == (len(cluster.journals["b"]), 1)
     hand_over(cluster, *late[0])
@@ -392,7 +378,7 @@ def test_a_late_answer_takes_no_position_back() -> None:
 def test_an_ordinary_restart_is_not_taken_for_a_backup() -> None:
     cluster, topic, producer_id = with_session(10, hold_time_max=10.0)
     for at in range(5):
-        cluster.ask("a", Publish(cluster.batch(topic, producer_id, 10 + at, [b"x"])))
+        cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 10 + at, [b"x"])))
         cluster.advance(0.7)
         name = "abc"[at % 3]
         cluster.crash(name, 0.7)
@@ -404,7 +390,7 @@ def test_positions_survive_a_restart_of_those_that_were_told() -> None:
     cluster.advance(1.0)
     backup = list(cluster.journals["b"])
     for at in range(20):
-        cluster.ask("a", Publish(cluster.batch(topic, producer_id, 10 + at, [b"x"])))
+        cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 10 + at, [b"x"])))
         cluster.advance(1.0)
     cluster.kill("abc")
     cluster.journals["b"] = backup
@@ -435,13 +421,13 @@ def test_messages_that_a_resync_learned_stay_known_over_a_restart() -> None:
     cluster, topic, producer_id = with_session(1, hold_time_max=2.0)
     assert receipts(cluster.ask("a", fetch(hold_time=1.0)))
     cluster.advance(5.0)
-    cluster.drop = lambda sender, to, message: to == "c" and not isinstance(message, ResyncReply)
-    cluster.ask("a", Publish(cluster.batch(topic, producer_id, 1, [b"x"])), of=PublishReply)
-    cluster.drop = lambda sender, to, message: isinstance(message, SyncPull | SyncState)
+    cluster.drop = lambda sender, to, message: to == "c" and not isinstance(message, m.ResyncReply)
+    cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 1, [b"x"])), of=m.PublishReply)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.SyncPull | m.SyncState)
     wipe(cluster, "b", 4.0)
     assert cluster.nodes["b"].state.trusted
     assert not present(cluster, "b")
     cluster.kill("ba")
     cluster.start("b", 4.0)
-    purged = cluster.ask("c", PurgeRequest("jobs", 0, "g"), of=PurgeReply)
+    purged = cluster.ask("c", m.PurgeRequest("jobs", 0, "g"), of=m.PurgeReply)
     assert purged.messages == 2

@@ -6,23 +6,8 @@ import itertools
 
 import pytest
 
+from quorumq.core import messages as m
 from quorumq.core.cluster.members import with_member
-from quorumq.core.messages import (
-    AckRequest,
-    CreateTopic,
-    DeclareSurvivors,
-    DeclareSurvivorsReply,
-    DeleteTopic,
-    Envelope,
-    Failed,
-    OpenSession,
-    Publish,
-    PublishReply,
-    PutCluster,
-    ResyncReply,
-    SurvivorsReply,
-    SurvivorsRequest,
-)
 from quorumq.core.messages.effects import HelloRefused, Persist, Received
 from quorumq.core.messages.records import Trusted
 from quorumq.core.recovery.resync import Resync
@@ -40,7 +25,7 @@ def wiped(cluster: Cluster, names: str) -> None:
 
 
 def declare(cluster: Cluster, through: str, survivors: str, within: float = 6.0) -> object:
-    key = cluster.submit(through, DeclareSurvivors(tuple(survivors)))
+    key = cluster.submit(through, m.DeclareSurvivors(tuple(survivors)))
     cluster.advance(0.0 if key in cluster.replies else within)
     return cluster.replies[key]
 
@@ -60,7 +45,7 @@ def resync_of(cluster: Cluster, name: str) -> str:
 def test_two_of_three_wait_for_each_other_until_the_survivor_is_declared_to_be_all_there_is() -> None:
     cluster, topic, producer_id = with_session(10, hold_time_max=10.0)
     got = receipts(cluster.ask("b", fetch(most=4)))
-    assert outcomes(cluster.ask("b", AckRequest(got))) == ["acked"]
+    assert outcomes(cluster.ask("b", m.AckRequest(got))) == ["acked"]
     wiped(cluster, "bc")
     cluster.advance(60.0)
     assert trust(cluster) == "a"
@@ -72,7 +57,7 @@ def test_two_of_three_wait_for_each_other_until_the_survivor_is_declared_to_be_a
         assert "runs twice" not in text
 
     plan = declare(cluster, "a", "")
-    assert isinstance(plan, DeclareSurvivorsReply)
+    assert isinstance(plan, m.DeclareSurvivorsReply)
     assert plan.survivors == ("a",)
     assert [learner.node for learner in plan.learners] == ["b", "c"]
     assert all("was emptied" in learner.why for learner in plan.learners)
@@ -87,8 +72,8 @@ def test_two_of_three_wait_for_each_other_until_the_survivor_is_declared_to_be_a
     cluster.advance(20.0)
     assert [present(cluster, name) for name in "abc"] == [10, 10, 10]
     cluster.kill("a")
-    again = Publish(cluster.batch(topic, producer_id, 0, [b"%d" % number for number in range(10)]))
-    assert isinstance(cluster.ask("b", again), PublishReply)
+    again = m.Publish(cluster.batch(topic, producer_id, 0, [b"%d" % number for number in range(10)]))
+    assert isinstance(cluster.ask("b", again), m.PublishReply)
     assert sum(item.receipt.span.size for item in receipts(cluster.ask("b", fetch(wait=0.9), 1.0))) == 6, (
         "not what was acked"
     )
@@ -99,13 +84,13 @@ def test_one_of_five_is_left_and_a_partition_of_which_nothing_is_begins_empty() 
     topic, producer_id = opened(cluster, rf=3, partitions=8)
     for number in range(8):
         batch = cluster.batch(topic, producer_id, 0, [b"x"] * 3, partition=number)
-        assert isinstance(cluster.ask("a", Publish(batch)), PublishReply)
+        assert isinstance(cluster.ask("a", m.Publish(batch)), m.PublishReply)
     cluster.advance(10.0)
     kept = [number for number in range(8) if "a" in topic.replicas[number]]
     assert 0 < len(kept) < 8
     wiped(cluster, "bcde")
     assert trust(cluster) == "a"
-    assert isinstance(declare(cluster, "a", "a"), DeclareSurvivorsReply)
+    assert isinstance(declare(cluster, "a", "a"), m.DeclareSurvivorsReply)
     assert trust(cluster) == "abcde"
     cluster.advance(20.0)
     for number, members in enumerate(topic.replicas):
@@ -115,28 +100,28 @@ def test_one_of_five_is_left_and_a_partition_of_which_nothing_is_begins_empty() 
             }
             assert replicas[number].batches.present.messages == (3 if number in kept else 0)
     for number in range(8):
-        more = Publish(cluster.batch(topic, producer_id, 3, [b"y"], partition=number))
-        assert isinstance(cluster.ask("b", more), PublishReply)
+        more = m.Publish(cluster.batch(topic, producer_id, 3, [b"y"], partition=number))
+        assert isinstance(cluster.ask("b", more), m.PublishReply)
 
 
 def test_all_survivors_answer_before_anyone_goes_on() -> None:
     cluster = Cluster(5, hold_time_max=10.0)
     topic, producer_id = opened(cluster, rf=5)
-    cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"] * 6)))
+    cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 0, [b"x"] * 6)))
     cluster.drop = lambda sender, to, message: to == "a" and sender != "a"
     cluster.settings["request_timeout"] = 1.0
     got = receipts(cluster.ask("b", fetch(most=2)))
-    assert outcomes(cluster.ask("b", AckRequest(got))) == ["acked"], "a has not heard of it"
+    assert outcomes(cluster.ask("b", m.AckRequest(got))) == ["acked"], "a has not heard of it"
     cluster.drop = lambda sender, to, message: (
-        {sender, to} == {"a", "b"} or (isinstance(message, ResyncReply) and sender == "b")
+        {sender, to} == {"a", "b"} or (isinstance(message, m.ResyncReply) and sender == "b")
     )
     wiped(cluster, "cde")
-    cluster.drop = lambda sender, to, message: isinstance(message, ResyncReply) and sender == "b"
-    assert isinstance(declare(cluster, "a", "ab"), DeclareSurvivorsReply)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.ResyncReply) and sender == "b"
+    assert isinstance(declare(cluster, "a", "ab"), m.DeclareSurvivorsReply)
     cluster.advance(10.0)
     assert trust(cluster) == "ab", "b has not told yet"
     assert "is not trusted" not in resync_of(cluster, "c"), "nor can it be said that nobody will"
-    assert isinstance(declare(cluster, "b", ""), DeclareSurvivorsReply), "asking takes nothing back"
+    assert isinstance(declare(cluster, "b", ""), m.DeclareSurvivorsReply), "asking takes nothing back"
     cluster.hear_all(2.0)
     assert trust(cluster) == "abcde"
     for name in "cde":
@@ -147,12 +132,12 @@ def test_all_survivors_answer_before_anyone_goes_on() -> None:
 def acked_at_b_alone(cluster: Cluster) -> None:
     """Leave b's record alone of an ACK by b, c and d; c, d and e are wiped, and a answers them first."""
     topic, producer_id = opened(cluster, rf=5)
-    cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"])))
+    cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 0, [b"x"])))
     cluster.drop = lambda sender, to, message: "a" in (sender, to) or "e" in (sender, to)
-    assert outcomes(cluster.ask("b", AckRequest(receipts(cluster.ask("b", fetch(wait=0.5), 2.0))))) == [
+    assert outcomes(cluster.ask("b", m.AckRequest(receipts(cluster.ask("b", fetch(wait=0.5), 2.0))))) == [
         "acked"
     ]
-    cluster.drop = lambda sender, to, message: sender == "b" and not isinstance(message, SurvivorsReply)
+    cluster.drop = lambda sender, to, message: sender == "b" and not isinstance(message, m.SurvivorsReply)
     wiped(cluster, "cde")
 
 
@@ -160,7 +145,7 @@ def delivered(cluster: Cluster, through: str) -> int:
     """Return the number of messages that a node delivers once all are out of quarantine."""
     cluster.advance(15.0)
     reply = cluster.ask(through, fetch(wait=0.9), 6.0)
-    return 0 if isinstance(reply, Failed) else sum(item.receipt.span.size for item in receipts(reply))
+    return 0 if isinstance(reply, m.Failed) else sum(item.receipt.span.size for item in receipts(reply))
 
 
 def test_whoever_does_not_hear_every_survivor_delivers_what_was_acked(rule: bool, without: Without) -> None:
@@ -168,7 +153,7 @@ def test_whoever_does_not_hear_every_survivor_delivers_what_was_acked(rule: bool
     cluster = Cluster(5, hold_time_max=10.0)
     acked_at_b_alone(cluster)
     without(Resync, "missing", lambda self, core: [] if self.survivors else ["all"])
-    assert isinstance(declare(cluster, "a", "ab"), DeclareSurvivorsReply)
+    assert isinstance(declare(cluster, "a", "ab"), m.DeclareSurvivorsReply)
     assert trust(cluster) == ("ab" if rule else "abcde")
     assert delivered(cluster, "c") == (0 if rule else 1)
 
@@ -177,21 +162,21 @@ def test_acks_known_to_a_cut_off_node_alone_come_again_without_a_wait(rule: bool
     """The row of docs/rules.md: c lives, and knows b's acks with it."""
     cluster = with_messages(1, hold_time_max=10.0)
     cluster.drop = lambda sender, to, message: "a" in (sender, to)
-    assert outcomes(cluster.ask("c", AckRequest(receipts(cluster.ask("b", fetch(wait=0.5), 1.0))))) == [
+    assert outcomes(cluster.ask("c", m.AckRequest(receipts(cluster.ask("b", fetch(wait=0.5), 1.0))))) == [
         "acked"
     ]
     cluster.drop = lambda sender, to, message: "c" in (sender, to)
     wiped(cluster, "b")
     if rule:
-        assert isinstance(declare(cluster, "a", "a"), Failed)
+        assert isinstance(declare(cluster, "a", "a"), m.Failed)
     else:
-        envelope = Envelope(
+        envelope = m.Envelope(
             "a",
             cluster.nodes["a"].state.incarnation,
             "b",
             cluster.nodes["b"].state.incarnation,
             0,
-            SurvivorsRequest(1, ("a",)),
+            m.SurvivorsRequest(1, ("a",)),
         )
         cluster.feed("b", Received(envelope))
     assert trust(cluster) == ("ac" if rule else "abc")
@@ -201,7 +186,7 @@ def test_acks_known_to_a_cut_off_node_alone_come_again_without_a_wait(rule: bool
 def test_nodes_without_a_topic_wait_for_registers_all_the_same() -> None:
     cluster = Cluster()
     wiped(cluster, "bc")
-    assert isinstance(declare(cluster, "a", "a"), DeclareSurvivorsReply)
+    assert isinstance(declare(cluster, "a", "a"), m.DeclareSurvivorsReply)
     assert trust(cluster) == "abc"
 
 
@@ -212,7 +197,7 @@ def test_most_nodes_are_left_but_too_few_of_one_replica_set() -> None:
     survivors = "".join(name for name in "abcde" if name not in lost)
     wiped(cluster, lost)
     assert trust(cluster) == survivors
-    assert isinstance(declare(cluster, survivor, survivors), DeclareSurvivorsReply)
+    assert isinstance(declare(cluster, survivor, survivors), m.DeclareSurvivorsReply)
     assert trust(cluster) == "abcde"
 
 
@@ -220,17 +205,17 @@ def test_a_topic_that_was_deleted_needs_no_one() -> None:
     cluster = Cluster(5, hold_time_max=10.0)
     topic = cluster.topic(rf=3)
     lost = "".join(topic.replicas[0][:2])
-    cluster.ask("a", DeleteTopic("jobs", topic.id))
+    cluster.ask("a", m.DeleteTopic("jobs", topic.id))
     wiped(cluster, lost)
     assert trust(cluster) == "abcde"
     answer = declare(cluster, "a", "")
-    assert isinstance(answer, Failed)
+    assert isinstance(answer, m.Failed)
     assert answer.detail == "nothing has to be declared: a, b, c, d, e is trusted"
 
 
 def test_a_declaration_is_durable_before_its_reply() -> None:
     cluster = Cluster()
-    (effect,) = tell(cluster.nodes["b"].context, None, "a", SurvivorsRequest(7))
+    (effect,) = tell(cluster.nodes["b"].context, None, "a", m.SurvivorsRequest(7))
     assert isinstance(effect, Persist)
 
 
@@ -239,7 +224,7 @@ def test_it_is_refused_while_a_node_is_only_cut_off(cut: str) -> None:
     cluster = with_messages(3, hold_time_max=10.0)
     wiped(cluster, "b")
     assert trust(cluster) == "abc", "one that is lost comes back by itself"
-    cluster.drop = lambda sender, to, message: isinstance(message, ResyncReply) and sender == "c"
+    cluster.drop = lambda sender, to, message: isinstance(message, m.ResyncReply) and sender == "c"
     wiped(cluster, "b")
     if cut == "down":
         cluster.kill("c")
@@ -260,12 +245,12 @@ def test_it_is_refused_while_a_node_is_only_cut_off(cut: str) -> None:
 def test_it_is_refused_where_nothing_has_to_be_declared() -> None:
     cluster = with_messages(3, hold_time_max=10.0)
     answer = declare(cluster, "a", "")
-    assert isinstance(answer, Failed)
+    assert isinstance(answer, m.Failed)
     assert (answer.code, answer.detail) == ("usage", "nothing has to be declared: a, b, c is trusted")
-    cluster.drop = lambda sender, to, message: isinstance(message, ResyncReply)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.ResyncReply)
     wiped(cluster, "b")
     answer = declare(cluster, "c", "ac")
-    assert isinstance(answer, Failed)
+    assert isinstance(answer, m.Failed)
     assert answer.detail == "nothing has to be declared: a, c is trusted; b learn from them by themselves"
 
 
@@ -292,7 +277,7 @@ def test_it_is_refused_while_a_node_may_trusted_yet_for_what_it_has() -> None:
     answer = declare(cluster, "a", "a")
     check_failed(answer, None, "nothing was declared: b is not trusted yet, and does not resync")
     cluster.nodes["b"].state.trusted = True
-    assert isinstance(declare(cluster, "a", "ab"), DeclareSurvivorsReply)
+    assert isinstance(declare(cluster, "a", "ab"), m.DeclareSurvivorsReply)
 
 
 def test_it_is_refused_while_somebody_has_not_seen_a_new_directory() -> None:
@@ -313,20 +298,20 @@ def test_it_is_refused_while_somebody_has_not_seen_a_new_directory() -> None:
     check_failed(declare(cluster, "a", "a"), None, "has not seen start")
     cluster.link("b", "c")
     cluster.link("c", "b")
-    assert isinstance(declare(cluster, "a", "a"), DeclareSurvivorsReply)
+    assert isinstance(declare(cluster, "a", "a"), m.DeclareSurvivorsReply)
 
 
 def test_a_lost_directory_that_turns_up_afterwards_resyncs_and_brings_back_what_only_it_has() -> None:
     cluster, topic, producer_id = with_session(4, hold_time_max=10.0)
     cluster.drop = lambda sender, to, message: "a" in (sender, to)
     assert isinstance(
-        cluster.ask("b", Publish(cluster.batch(topic, producer_id, 4, [b"only b and c have this"])), 6.0),
-        PublishReply,
+        cluster.ask("b", m.Publish(cluster.batch(topic, producer_id, 4, [b"only b and c have this"])), 6.0),
+        m.PublishReply,
     )
     old = list(cluster.journals["c"])
     cluster.hear_all()
     wiped(cluster, "bc")
-    assert isinstance(declare(cluster, "a", "a"), DeclareSurvivorsReply)
+    assert isinstance(declare(cluster, "a", "a"), m.DeclareSurvivorsReply)
     cluster.advance(20.0)
     assert [present(cluster, name) for name in "abc"] == [4, 4, 4], "what may be forgotten is"
 
@@ -345,14 +330,14 @@ def test_a_topic_that_was_dropped_and_made_again_is_one_when_the_old_directory_t
     """The later creation stays. Of the same RF they are one topic, with the messages of both."""
     cluster = Cluster(hold_time_max=10.0)
     cluster.drop = lambda sender, to, message: "a" in (sender, to)
-    made = made_with_a_message(cluster, "b", CreateTopic("jobs", 3, 2))
+    made = made_with_a_message(cluster, "b", m.CreateTopic("jobs", 3, 2))
     old = list(cluster.journals["c"])
     cluster.hear_all()
     cluster.wall_off_ms["a"] = 1000
     wiped(cluster, "bc")
-    assert isinstance(declare(cluster, "a", "a"), DeclareSurvivorsReply)
+    assert isinstance(declare(cluster, "a", "a"), m.DeclareSurvivorsReply)
     cluster.advance(20.0)
-    again = made_with_a_message(cluster, "a", CreateTopic("jobs", rf, 1))
+    again = made_with_a_message(cluster, "a", m.CreateTopic("jobs", rf, 1))
     assert (again.id == made.id) == (rf == 3)
     cluster.kill("c")
     cluster.journals["c"] = old
@@ -371,12 +356,12 @@ def test_a_topic_that_was_dropped_and_made_again_is_one_when_the_old_directory_t
     assert sum(present(cluster, name) for name in "abc") == (6 if rf == 3 else 1)
 
 
-def made_with_a_message(cluster: Cluster, through: str, request: CreateTopic) -> Topic:
+def made_with_a_message(cluster: Cluster, through: str, request: m.CreateTopic) -> Topic:
     """A topic of the name, with one message in partition 0."""
     topic = cluster.ask(through, request, 6.0).topic  # type: ignore[union-attr]
-    producer_id = cluster.ask(through, OpenSession()).producer_id  # type: ignore[union-attr]
+    producer_id = cluster.ask(through, m.OpenSession()).producer_id  # type: ignore[union-attr]
     assert isinstance(
-        cluster.ask(through, Publish(cluster.batch(topic, producer_id, 0, [b"x"])), 6.0), PublishReply
+        cluster.ask(through, m.Publish(cluster.batch(topic, producer_id, 0, [b"x"])), 6.0), m.PublishReply
     )
     return topic  # type: ignore[no-any-return]
 
@@ -386,31 +371,33 @@ def test_two_operators_get_the_same_answer_or_one_looks_again() -> None:
     cluster.topic(rf=5)
     wiped(cluster, "cde")
     asks: list[str] = []
-    cluster.drop = lambda sender, to, message: isinstance(message, SurvivorsRequest) and bool(asks.append(to))
-    keys = [cluster.submit(name, DeclareSurvivors(("a", "b"))) for name in "ab"]
+    cluster.drop = lambda sender, to, message: (
+        isinstance(message, m.SurvivorsRequest) and bool(asks.append(to))
+    )
+    keys = [cluster.submit(name, m.DeclareSurvivors(("a", "b"))) for name in "ab"]
     replies = [cluster.replies[key] for key in keys]
-    assert all(isinstance(reply, DeclareSurvivorsReply | Failed) for reply in replies)
-    assert any(isinstance(reply, DeclareSurvivorsReply) for reply in replies)
+    assert all(isinstance(reply, m.DeclareSurvivorsReply | m.Failed) for reply in replies)
+    assert any(isinstance(reply, m.DeclareSurvivorsReply) for reply in replies)
     assert trust(cluster) == "abcde"
     answer = declare(cluster, "b", "ab")
-    assert isinstance(answer, Failed), "it is done"
+    assert isinstance(answer, m.Failed), "it is done"
 
 
 def test_learners_follow_the_last_of_two_declarations() -> None:
     """a and b are left; b is lost as well between two declarations. The first reached c only."""
     cluster = Cluster(5, hold_time_max=10.0)
     cluster.topic(rf=5)
-    cluster.drop = lambda sender, to, message: isinstance(message, ResyncReply) and sender == "b"
+    cluster.drop = lambda sender, to, message: isinstance(message, m.ResyncReply) and sender == "b"
     wiped(cluster, "cde")
     cluster.drop = lambda sender, to, message: (
-        (isinstance(message, SurvivorsRequest) and bool(message.survivors) and to in "de")
-        or (isinstance(message, ResyncReply) and sender == "b")
+        (isinstance(message, m.SurvivorsRequest) and bool(message.survivors) and to in "de")
+        or (isinstance(message, m.ResyncReply) and sender == "b")
     )
     check_failed(declare(cluster, "a", "ab"), "outcome-unknown", "d, e did not answer")
     wiped(cluster, "b")
     cluster.hear_all(10.0)
     assert trust(cluster) == "a", "c was told of b, which has nothing to tell any more"
-    assert isinstance(declare(cluster, "a", "a"), DeclareSurvivorsReply)
+    assert isinstance(declare(cluster, "a", "a"), m.DeclareSurvivorsReply)
     assert trust(cluster) == "abcde"
 
 
@@ -425,14 +412,14 @@ def test_a_crash_at_any_step_lets_it_be_done_again(step: str, victim: str) -> No
     hit: list[bool] = []
 
     def comes(sender: str, to: str, message: object) -> bool:
-        asks, tells = isinstance(message, SurvivorsRequest), isinstance(message, SurvivorsReply)
+        asks, tells = isinstance(message, m.SurvivorsRequest), isinstance(message, m.SurvivorsReply)
         declared = bool((asks or tells) and message.survivors)  # type: ignore[attr-defined]
         here = {
             "asked": asks and not declared,
             "told": tells and not declared,
             "declared": asks and declared,
             "confirmed": tells and declared,
-            "resynced": isinstance(message, ResyncReply),
+            "resynced": isinstance(message, m.ResyncReply),
         }[step]
         hit.extend([True] if here else [])
         return bool(hit)  # from here on nothing arrives
@@ -440,7 +427,7 @@ def test_a_crash_at_any_step_lets_it_be_done_again(step: str, victim: str) -> No
     if step == "resynced":
         cluster.nodes["b"].context.answers.complete.clear()  # type: ignore[union-attr]
     cluster.drop = comes
-    cluster.submit("a", DeclareSurvivors(("a",)))
+    cluster.submit("a", m.DeclareSurvivors(("a",)))
     cluster.advance(1.0)
     assert hit
     cluster.kill(victim)
@@ -448,7 +435,7 @@ def test_a_crash_at_any_step_lets_it_be_done_again(step: str, victim: str) -> No
     cluster.start(victim, 30.0)
     if trust(cluster) != "abc":
         answer = declare(cluster, "a", trust(cluster))
-        assert isinstance(answer, DeclareSurvivorsReply) or "nothing has to be declared" in answer.detail  # type: ignore[attr-defined]
+        assert isinstance(answer, m.DeclareSurvivorsReply) or "nothing has to be declared" in answer.detail  # type: ignore[attr-defined]
     cluster.advance(30.0)
     assert trust(cluster) == "abc"
     assert [present(cluster, name) for name in "abc"] == [10, 10, 10]
@@ -463,14 +450,14 @@ def test_no_hold_of_a_lost_directory_is_granted_to_another() -> None:
     until = cluster.time + 0.98 * 10.0
     cluster.hear_all()
     wipe(cluster, "bc", 0.6)
-    assert isinstance(declare(cluster, "a", "a"), DeclareSurvivorsReply)
+    assert isinstance(declare(cluster, "a", "a"), m.DeclareSurvivorsReply)
     while cluster.time < until:
         cluster.advance(0.5)
         for name in "abc":
             key = cluster.submit(name, fetch(hold_time=1.0))
             cluster.advance(0.1)
             reply = cluster.replies.get(key)
-            assert reply is None or isinstance(reply, Failed) or receipts(reply) == ()
+            assert reply is None or isinstance(reply, m.Failed) or receipts(reply) == ()
     cluster.advance(2.0)
     (again,) = receipts(cluster.ask("a", fetch()))
     assert again.receipt.owner.ballot > held.receipt.owner.ballot
@@ -480,11 +467,11 @@ def test_a_vote_of_a_lost_start_does_not_count() -> None:
     cluster = with_messages(1, hold_time_max=10.0)
     before = {name: core.state.incarnation for name, core in cluster.nodes.items()}
     wiped(cluster, "bc")
-    assert isinstance(declare(cluster, "a", "a"), DeclareSurvivorsReply)
+    assert isinstance(declare(cluster, "a", "a"), m.DeclareSurvivorsReply)
     for name, lost in itertools.product("abc", "bc"):
         assert cluster.nodes[name].state.superseded(lost, before[lost])
     refused = cluster.ask("c", cluster.nodes["b"].hello(cluster.now)._replace(incarnation=before["b"]))
-    assert isinstance(refused, Failed)
+    assert isinstance(refused, m.Failed)
     assert refused.code == "not-stored" or refused.code == "superseded"
     cluster.feed("b", HelloRefused("c", "not-stored", "", 0))
     assert cluster.nodes["b"].state.trusted
@@ -493,9 +480,9 @@ def test_a_vote_of_a_lost_start_does_not_count() -> None:
 def test_a_declaration_asks_members_that_were_added_meanwhile() -> None:
     cluster = Cluster(3)
     cluster.delay = 0.05
-    key = cluster.submit("a", DeclareSurvivors(()))
+    key = cluster.submit("a", m.DeclareSurvivors(()))
     layout = cluster.nodes["a"].catalogue.cluster.layout
     grown = with_member(layout, Member("d", "d:7401"), Stamp(1, "b"))
-    hand_over(cluster, "b", "a", PutCluster(0, grown))
+    hand_over(cluster, "b", "a", m.PutCluster(0, grown))
     cluster.advance(1.0)
     assert "node d cannot be reached" in cluster.replies[key].detail  # type: ignore[union-attr]

@@ -11,15 +11,7 @@ from typing import Any
 
 import pytest
 
-from quorumq.core.messages import (
-    AlterTopic,
-    FetchReply,
-    OpenSession,
-    Publish,
-    RejectRequest,
-    ReleaseRequest,
-    SetGroup,
-)
+from quorumq.core import messages as m
 from quorumq.core.partition import fate
 from quorumq.core.partition.attempts import NO_ATTEMPTS, is_exhausted, lot_of
 from quorumq.core.partition.group import GroupView
@@ -32,7 +24,7 @@ from tests.core.steps import fetch, many, publish, receipts, replica_of, seqs, w
 
 
 def suspects(reply: object) -> list[bool]:
-    assert isinstance(reply, FetchReply), reply
+    assert isinstance(reply, m.FetchReply), reply
     return [delivery.suspect for part in reply.slices for delivery in part.deliveries]
 
 
@@ -68,7 +60,7 @@ def test_an_older_first_timer_goes_before_a_suspect() -> None:
     cluster.advance(1.0)
     publish(cluster, topic, producer_id, 2, 2)
     assert seqs(cluster.ask("a", fetch(hold_time=3.0))) == [2, 3]
-    cluster.ask("a", ReleaseRequest(old))
+    cluster.ask("a", m.ReleaseRequest(old))
     cluster.advance(3.1)
     assert seqs(cluster.ask("b", fetch(most=1))) == [0]
     assert seqs(cluster.ask("b", fetch(most=1))) == [1]
@@ -77,13 +69,13 @@ def test_an_older_first_timer_goes_before_a_suspect() -> None:
 
 def test_only_expiry_makes_a_suspect_and_a_reject_unmakes_it() -> None:
     cluster = with_messages(2, max_deliveries=9)
-    cluster.ask("a", ReleaseRequest(receipts(cluster.ask("a", fetch()))))
+    cluster.ask("a", m.ReleaseRequest(receipts(cluster.ask("a", fetch()))))
     assert len(seqs(cluster.ask("a", fetch(hold_time=5.0)))) == 2, "LEAVE counts nothing"
     cluster.advance(5.1)
     expired(cluster, 2)
     reply = cluster.ask("b", fetch(most=1))
     assert suspects(reply) == [True]
-    cluster.ask("b", RejectRequest(receipts(reply)))
+    cluster.ask("b", m.RejectRequest(receipts(reply)))
     again = cluster.ask("c", fetch(idle=False))
     assert (seqs(again), suspects(again)) == ([0], [False])
     assert again.slices[0].deliveries[0].attempt == 4
@@ -134,9 +126,9 @@ def test_a_lot_is_of_several_batches_and_partitions_and_no_larger_than_each_of_i
     cluster = Cluster()
     topic = cluster.topic(partitions=2, max_deliveries=9)
     for partition in (0, 1):
-        producer_id = cluster.ask("a", OpenSession()).producer_id
+        producer_id = cluster.ask("a", m.OpenSession()).producer_id
         for seq in range(3):
-            cluster.ask("a", Publish(cluster.batch(topic, producer_id, seq, [b"x"], partition)))
+            cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, seq, [b"x"], partition)))
     expired(cluster, 6)
     expired(cluster, 6)
     expired(cluster, 4)  # a lot: three of one partition, one of the other
@@ -147,7 +139,7 @@ def test_a_lot_is_of_several_batches_and_partitions_and_no_larger_than_each_of_i
 def test_an_expiry_after_rejects_alone_gets_one_more_delivery_alone() -> None:
     cluster = with_messages(2, max_deliveries=3)
     for _ in range(2):
-        cluster.ask("a", RejectRequest(receipts(cluster.ask("a", fetch()))))
+        cluster.ask("a", m.RejectRequest(receipts(cluster.ask("a", fetch()))))
     expired(cluster, 2)
     for seq in (0, 1):
         reply = cluster.ask("b", fetch(hold_time=5.0))
@@ -170,18 +162,18 @@ def test_a_client_that_had_a_suspect_gets_first_deliveries_next() -> None:
 def test_with_more_deliveries_a_suspect_may_have_company_and_with_fewer_it_may_not() -> None:
     cluster = with_messages(3, max_deliveries=2)
     expired(cluster, 3)
-    cluster.ask("b", AlterTopic("jobs", max_deliveries=5))
+    cluster.ask("b", m.AlterTopic("jobs", max_deliveries=5))
     reply = cluster.ask("c", fetch(hold_time=5.0))
     assert (seqs(reply), suspects(reply)) == ([0, 1, 2], [False])
     cluster.advance(5.1)
-    cluster.ask("b", AlterTopic("jobs", max_deliveries=3))
+    cluster.ask("b", m.AlterTopic("jobs", max_deliveries=3))
     assert seqs(cluster.ask("c", fetch())) == [0]
 
 
 def test_a_rewind_makes_a_first_timer_of_a_suspect() -> None:
     cluster = with_messages(3, max_deliveries=2)
     expired(cluster, 3)
-    cluster.ask("a", SetGroup("jobs", "g", rewind=True))
+    cluster.ask("a", m.SetGroup("jobs", "g", rewind=True))
     assert seqs(cluster.ask("a", fetch(idle=False))) == [0, 1, 2]
 
 
@@ -232,7 +224,7 @@ def test_a_parked_fetch_of_an_idle_client_wakes_for_a_suspect_and_is_served_firs
 
 def told(cluster: Cluster, via: str = "a", **options: Any) -> bool:
     """Return True if a FETCH of a client with messages in hand gets the hint to settle them."""
-    reply = cluster.ask(via, fetch(idle=False, **options), of=FetchReply)
+    reply = cluster.ask(via, fetch(idle=False, **options), of=m.FetchReply)
     return reply.suspects
 
 
@@ -260,7 +252,7 @@ def test_a_client_is_told_with_what_it_gets_but_not_where_older_first_timers_wai
     publish(cluster, topic, producer_id, 2, 1)
     expired(cluster, 1)
     publish(cluster, topic, producer_id, 3, 1)
-    cluster.ask("a", ReleaseRequest(old))
+    cluster.ask("a", m.ReleaseRequest(old))
     replies = [cluster.ask("a", fetch(most=1, idle=False)) for _ in range(3)]
     assert [(seqs(reply), reply.suspects) for reply in replies] == [([0], False), ([1], True), ([3], False)]
 

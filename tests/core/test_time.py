@@ -5,21 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import strategies as st
 
-from quorumq.core.messages import (
-    AckRequest,
-    HoldReply,
-    OpenSession,
-    PeekReply,
-    PeekRequest,
-    Publish,
-    PublishReply,
-    RedriveRequest,
-    RejectRequest,
-    SpanRecord,
-    Store,
-    StoreReply,
-    SyncDigests,
-)
+from quorumq.core import messages as m
 from quorumq.core.messages.records import BatchStored
 from quorumq.core.partition.attempts import NO_ATTEMPTS
 from quorumq.core.values import limits
@@ -37,12 +23,12 @@ def got(cluster: Cluster, node: str, hold_time: float = 1.0) -> int:
 
 
 def shown(cluster: Cluster, node: str) -> list[tuple[str, float]]:
-    page = cluster.ask(node, PeekRequest("jobs", 0, "g", "all", (0, 0), 100), of=PeekReply)
+    page = cluster.ask(node, m.PeekRequest("jobs", 0, "g", "all", (0, 0), 100), of=m.PeekReply)
     return [(item.state, round(item.remaining, 3)) for item in page.items]
 
 
 def deaths(cluster: Cluster, node: str) -> list[str]:
-    page = cluster.ask(node, PeekRequest("jobs", 0, "g", "dead", (0, 0), 100), of=PeekReply)
+    page = cluster.ask(node, m.PeekRequest("jobs", 0, "g", "dead", (0, 0), 100), of=m.PeekReply)
     return [item.record.letter.reason for item in page.items if item.record.letter is not None]
 
 
@@ -101,20 +87,20 @@ def test_a_coordinator_adds_the_time_that_it_spent() -> None:
     stores: list[int] = []
 
     def drop(sender: str, to: str, message: object) -> bool:
-        if isinstance(message, Store) and to == "c":
+        if isinstance(message, m.Store) and to == "c":
             stores.append(message.age_ms)
             cluster.time += 0.5  # it was long under way
-        return isinstance(message, StoreReply) and sender == "b"  # so that c is needed
+        return isinstance(message, m.StoreReply) and sender == "b"  # so that c is needed
 
     cluster.drop = drop
-    producer_id = cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
-    cluster.submit("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"], delay_ms=9_000), 100))
+    producer_id = cluster.ask("a", m.OpenSession()).producer_id  # type: ignore[union-attr]
+    cluster.submit("a", m.Publish(cluster.batch(topic, producer_id, 0, [b"x"], delay_ms=9_000), 100))
     assert stores == [100, 600]
 
 
 def test_anti_entropy_carries_the_age() -> None:
     cluster = Cluster()
-    cluster.drop = lambda sender, to, message: isinstance(message, Store) and to == "c"
+    cluster.drop = lambda sender, to, message: isinstance(message, m.Store) and to == "c"
     publish_first(cluster, delay_ms=60_000)
     cluster.advance(7)
     cluster.hear_all(20)
@@ -165,7 +151,7 @@ def test_one_clock_a_year_off_decides_nothing(wrong: str, victim: str, when: str
 def test_a_replica_without_the_batch_does_not_vote_on_whether_it_is_due() -> None:
     """The batch is on a and b. a's clock runs ahead, and c cannot tell: together they are no majority."""
     cluster = Cluster(hold_time_max=1.0, sync_grace=1e6)
-    cluster.drop = lambda sender, to, message: isinstance(message, Store) and to == "c"
+    cluster.drop = lambda sender, to, message: isinstance(message, m.Store) and to == "c"
     publish_first(cluster, delay_ms=30_000)
     restart(cluster, "a", YEAR_MS)
     cluster.advance(2)
@@ -180,7 +166,7 @@ def test_a_replica_without_the_batch_does_not_vote_on_whether_it_is_due() -> Non
 
 def test_a_replica_without_the_batch_votes_on_what_was_never_delayed() -> None:
     cluster = Cluster(sync_grace=1e6)
-    cluster.drop = lambda sender, to, message: isinstance(message, Store) and to == "c"
+    cluster.drop = lambda sender, to, message: isinstance(message, m.Store) and to == "c"
     publish_first(cluster)
     cluster.kill("b")
     assert got(cluster, "a") == 1
@@ -190,7 +176,7 @@ def test_a_batch_from_a_peer_does_not_copy_the_peers_clock() -> None:
     """c has the batch from a, whose clock is ahead. For both together it must not be due, nor over, before its time."""
     for ttl_ms in (0, 40_000):
         cluster = Cluster(hold_time_max=1.0)
-        cluster.drop = lambda sender, to, message: "c" in (sender, to) and isinstance(message, Store)
+        cluster.drop = lambda sender, to, message: "c" in (sender, to) and isinstance(message, m.Store)
         publish_first(cluster, delay_ms=30_000, ttl_ms=ttl_ms)
         born = cluster.time
         restart(cluster, "a", YEAR_MS)
@@ -212,10 +198,10 @@ def test_a_batch_from_a_peer_does_not_copy_the_peers_clock() -> None:
 @pytest.mark.parametrize("wrong", [1, 2])
 def test_two_wrong_clocks_of_five_decide_nothing_for_a_returning_node(wrong: int) -> None:
     cluster = Cluster(5, hold_time_max=1.0)
-    cluster.drop = lambda sender, to, message: to == "e" and isinstance(message, Store)
+    cluster.drop = lambda sender, to, message: to == "e" and isinstance(message, m.Store)
     topic, producer_id = opened(cluster, rf=5)
     batch = cluster.batch(topic, producer_id, 0, [b"x"], delay_ms=60_000)
-    assert isinstance(cluster.ask("a", Publish(batch)), PublishReply)
+    assert isinstance(cluster.ask("a", m.Publish(batch)), m.PublishReply)
     born = cluster.time
     for node in "ab"[:wrong]:
         restart(cluster, node, YEAR_MS)
@@ -227,7 +213,7 @@ def test_two_wrong_clocks_of_five_decide_nothing_for_a_returning_node(wrong: int
 def test_a_node_uncertain_of_an_age_counts_on_and_does_not_spread_it() -> None:
     """c has the batch from a, then b, which lost it, too: only a knows its age, and one clock decides nothing."""
     cluster = Cluster(hold_time_max=1.0)
-    cluster.drop = lambda sender, to, message: "c" in (sender, to) and isinstance(message, Store)
+    cluster.drop = lambda sender, to, message: "c" in (sender, to) and isinstance(message, m.Store)
     publish_first(cluster, delay_ms=60_000)
     cluster.advance(15)
     cluster.drop = lambda sender, to, message: {sender, to} == {"b", "c"}
@@ -237,7 +223,7 @@ def test_a_node_uncertain_of_an_age_counts_on_and_does_not_spread_it() -> None:
     assert cluster.time + shown(cluster, "c")[0][1] == pytest.approx(due, abs=0.002)
     cluster.kill("b")
     cluster.journals["b"] = [item for item in cluster.journals["b"] if not isinstance(item, BatchStored)]
-    cluster.drop = lambda sender, to, message: {sender, to} == {"a", "b"} and isinstance(message, Store)
+    cluster.drop = lambda sender, to, message: {sender, to} == {"a", "b"} and isinstance(message, m.Store)
     cluster.start("b", 15)
     cluster.hear_all(5)
     assert {node: uncertain(cluster, node) for node in "abc"} == {"a": 0, "b": 1, "c": 1}
@@ -257,7 +243,7 @@ def test_a_wrong_not_due_holds_back_no_redelivery() -> None:
     assert shown(cluster, "c")[0][0] == "delayed"
     for node in "abab":
         (mine,) = receipts(cluster.ask(node, fetch(hold_time=1.0)))
-        assert outcomes(cluster.ask(node, RejectRequest((mine,), 0.0))) == ["ok"]
+        assert outcomes(cluster.ask(node, m.RejectRequest((mine,), 0.0))) == ["ok"]
 
 
 def test_a_node_whose_clock_alone_says_due_does_not_ask_all_the_time() -> None:
@@ -265,10 +251,10 @@ def test_a_node_whose_clock_alone_says_due_does_not_ask_all_the_time() -> None:
     publish_first(cluster, delay_ms=60_000)
     restart(cluster, "a", YEAR_MS)
     cluster.advance(2)
-    answers: list[HoldReply] = []
+    answers: list[m.HoldReply] = []
 
     def drop(sender: str, to: str, message: object) -> bool:
-        if isinstance(message, HoldReply):
+        if isinstance(message, m.HoldReply):
             answers.append(message)
         return False
 
@@ -313,7 +299,7 @@ def test_whatever_one_clock_does_the_others_decide(
             if reply:
                 assert cluster.time - born >= delay / 1000, "delivered before it was due"
                 assert not ttl or cluster.time - born < ttl / 1000, "delivered after it had expired"
-                cluster.ask(node, RejectRequest(reply, 0.0))
+                cluster.ask(node, m.RejectRequest(reply, 0.0))
         cluster.advance(seconds)
     remaining = max(0.0, born + delay / 1000 - cluster.time)
     expired = bool(ttl) and (born + ttl / 1000 <= cluster.time + remaining + 1.1)
@@ -338,7 +324,7 @@ def test_a_message_not_acked_in_time_becomes_a_dead_letter(ttl_ms: int, ttl_s: f
     (mine,) = receipts(cluster.ask("a", fetch(hold_time=10.0)))
     cluster.advance(5)
     assert deaths(cluster, "b") == [], "a delivery that is inside its hold is left alone"
-    cluster.ask("a", RejectRequest((mine,), 0.0))
+    cluster.ask("a", m.RejectRequest((mine,), 0.0))
     assert got(cluster, "b") == 0
     assert [deaths(cluster, node) for node in "abc"] == [["expired"]] * 3
 
@@ -346,7 +332,7 @@ def test_a_message_not_acked_in_time_becomes_a_dead_letter(ttl_ms: int, ttl_s: f
 def test_an_ack_in_time_prevents_its_expiry() -> None:
     cluster = Cluster()
     publish_first(cluster, ttl_ms=5_000)
-    cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch()))))
+    cluster.ask("a", m.AckRequest(receipts(cluster.ask("a", fetch()))))
     cluster.advance(20)
     assert got(cluster, "b") == 0
     assert deaths(cluster, "b") == []
@@ -357,9 +343,9 @@ def test_a_redriven_message_neither_waits_nor_expires() -> None:
     publish_first(cluster, delay_ms=1_000, ttl_ms=3_000)
     cluster.advance(4)
     assert got(cluster, "a") == 0
-    page = cluster.ask("a", PeekRequest("jobs", 0, "g", "dead", (0, 0), 9))
-    entries = tuple(SpanRecord(item.span, item.record) for item in page.items)  # type: ignore[union-attr]
-    assert outcomes(cluster.ask("b", RedriveRequest("jobs", 0, "g", entries))) == ["ok"]
+    page = cluster.ask("a", m.PeekRequest("jobs", 0, "g", "dead", (0, 0), 9))
+    entries = tuple(m.SpanRecord(item.span, item.record) for item in page.items)  # type: ignore[union-attr]
+    assert outcomes(cluster.ask("b", m.RedriveRequest("jobs", 0, "g", entries))) == ["ok"]
     restart(cluster, "b", -YEAR_MS)  # for b it is not due again
     cluster.kill("a", 2)
     assert got(cluster, "c") == 1
@@ -418,17 +404,17 @@ def test_a_reject_without_a_delay_takes_the_topics_backoff() -> None:
     cluster.topic(backoff=(1.0, 5.0), max_deliveries=50)
     topic = cluster.nodes["a"].topic_named("jobs")
     assert topic is not None
-    producer_id = cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
-    cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"] * 3)))
+    producer_id = cluster.ask("a", m.OpenSession()).producer_id  # type: ignore[union-attr]
+    cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 0, [b"x"] * 3)))
     for wait in (1.0, 5.0, 5.0):
         mine = receipts(cluster.ask("b", fetch()))
         for _ in range(2):  # a retry changes nothing
-            assert outcomes(cluster.ask("c", RejectRequest(mine, limits.TOPIC_BACKOFF_S))) == ["ok"]
+            assert outcomes(cluster.ask("c", m.RejectRequest(mine, limits.TOPIC_BACKOFF_S))) == ["ok"]
         cluster.advance(wait - 0.1)
         assert [got(cluster, node) for node in "abc"] == [0, 0, 0]
         cluster.advance(0.2)
     mine = receipts(cluster.ask("b", fetch()))
-    assert outcomes(cluster.ask("c", RejectRequest(mine, 0.0))) == ["ok"]
+    assert outcomes(cluster.ask("c", m.RejectRequest(mine, 0.0))) == ["ok"]
     assert got(cluster, "a") == 1, "a delay of 0 that was asked for is at once"
 
 
@@ -436,14 +422,14 @@ def test_without_a_list_it_is_at_once() -> None:
     cluster = Cluster()
     publish_first(cluster)
     mine = receipts(cluster.ask("b", fetch()))
-    assert outcomes(cluster.ask("c", RejectRequest(mine, limits.TOPIC_BACKOFF_S))) == ["ok"]
+    assert outcomes(cluster.ask("c", m.RejectRequest(mine, limits.TOPIC_BACKOFF_S))) == ["ok"]
     assert got(cluster, "a") == 1
 
 
 @pytest.mark.parametrize("delay", [-0.5, -2.0, float("nan"), limits.DELAY_MAX_S + 1])
 def test_a_delay_out_of_bounds_is_refused_by_name(delay: float) -> None:
     cluster = Cluster()
-    check_failed(cluster.ask("a", RejectRequest((), delay)), "usage", str(delay))
+    check_failed(cluster.ask("a", m.RejectRequest((), delay)), "usage", str(delay))
 
 
 def test_each_replica_decides_the_backoff_by_its_own_count() -> None:
@@ -452,8 +438,8 @@ def test_each_replica_decides_the_backoff_by_its_own_count() -> None:
     cluster.topic(backoff=(1.0, 5.0), max_deliveries=50)
     topic = cluster.nodes["a"].topic_named("jobs")
     assert topic is not None
-    producer_id = cluster.ask("a", OpenSession()).producer_id  # type: ignore[union-attr]
-    cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"])))
+    producer_id = cluster.ask("a", m.OpenSession()).producer_id  # type: ignore[union-attr]
+    cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 0, [b"x"])))
     got(cluster, "a", 1.0)
     cluster.advance(1.1)  # that attempt ended at all three
     mine = receipts(cluster.ask("a", fetch(hold_time=1.0)))
@@ -464,8 +450,8 @@ def test_each_replica_decides_the_backoff_by_its_own_count() -> None:
         assert lease.held is not None
         if name == "b":
             view.leases.set(span, lease._replace(attempts=None, held=lease.held._replace(before=NO_ATTEMPTS)))
-    cluster.drop = lambda sender, to, message: isinstance(message, SyncDigests)
-    cluster.ask("a", RejectRequest(mine, limits.TOPIC_BACKOFF_S))
+    cluster.drop = lambda sender, to, message: isinstance(message, m.SyncDigests)
+    cluster.ask("a", m.RejectRequest(mine, limits.TOPIC_BACKOFF_S))
     assert {name: shown(cluster, name) for name in "abc"} == {
         "a": [("delayed", 5.0)],
         "b": [("delayed", 1.0)],

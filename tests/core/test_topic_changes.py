@@ -5,26 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import strategies as st
 
-from quorumq.core.messages import (
-    AckRequest,
-    AlterTopic,
-    CreateTopic,
-    DeleteTopic,
-    Envelope,
-    Failed,
-    Fetch,
-    FetchReply,
-    Heartbeat,
-    Hold,
-    Metadata,
-    OpenSession,
-    Publish,
-    PublishReply,
-    PutReply,
-    PutTopic,
-    SyncTopics,
-    TopicReply,
-)
+from quorumq.core import messages as m
 from quorumq.core.messages.effects import Received, Request
 from quorumq.core.messages.records import BatchStored
 from quorumq.core.values import limits
@@ -67,7 +48,7 @@ def away(cluster: Cluster, *nodes: str) -> None:
 def test_only_the_settings_that_are_named_change() -> None:
     cluster = Cluster()
     before = cluster.topic(retention_s=60.0)
-    reply = cluster.ask("b", AlterTopic("jobs", max_deliveries=9, backoff=(1.0, 5.0)), of=TopicReply)
+    reply = cluster.ask("b", m.AlterTopic("jobs", max_deliveries=9, backoff=(1.0, 5.0)), of=m.TopicReply)
     after = agreed(cluster)
     assert after == reply.topic
     assert after == before._replace(
@@ -79,7 +60,7 @@ def test_only_the_settings_that_are_named_change() -> None:
 def test_settings_survive_a_restart_of_everyone() -> None:
     cluster = Cluster()
     cluster.topic()
-    cluster.ask("b", AlterTopic("jobs", ttl_s=5.0, partitions=3))
+    cluster.ask("b", m.AlterTopic("jobs", ttl_s=5.0, partitions=3))
     before = agreed(cluster)
     cluster.crash("abc")
     assert agreed(cluster) == before
@@ -97,7 +78,7 @@ def test_settings_survive_a_restart_of_everyone() -> None:
 def test_a_change_that_cannot_be_is_refused_by_name(change: dict[str, object], words: str) -> None:
     cluster = Cluster()
     before = cluster.topic(partitions=2)
-    check_failed(cluster.ask("b", AlterTopic("jobs", **change)), None, words)  # type: ignore[arg-type]
+    check_failed(cluster.ask("b", m.AlterTopic("jobs", **change)), None, words)  # type: ignore[arg-type]
     assert agreed(cluster) == before
 
 
@@ -105,10 +86,10 @@ def test_two_operators_who_change_different_settings_both_get_theirs() -> None:
     cluster = Cluster()
     cluster.topic()
     one, other = both(
-        cluster, ("a", AlterTopic("jobs", max_deliveries=9)), ("c", AlterTopic("jobs", retention_s=7.0))
+        cluster, ("a", m.AlterTopic("jobs", max_deliveries=9)), ("c", m.AlterTopic("jobs", retention_s=7.0))
     )
-    assert isinstance(one, TopicReply)
-    assert isinstance(other, TopicReply)
+    assert isinstance(one, m.TopicReply)
+    assert isinstance(other, m.TopicReply)
     after = agreed(cluster)
     assert (after.max_deliveries, after.retention_s) == (9, 7.0)
     assert after in (one.topic, other.topic), "the later of the two heard what stands"
@@ -118,7 +99,7 @@ def test_one_of_two_simultaneous_changes_of_a_setting_wins_everywhere() -> None:
     cluster = Cluster()
     cluster.topic()
     one, other = both(
-        cluster, ("a", AlterTopic("jobs", max_deliveries=9)), ("c", AlterTopic("jobs", max_deliveries=7))
+        cluster, ("a", m.AlterTopic("jobs", max_deliveries=9)), ("c", m.AlterTopic("jobs", max_deliveries=7))
     )
     assert (one.topic.max_deliveries, other.topic.max_deliveries) == (9, 7), "each held when it was said"
     after = agreed(cluster)
@@ -129,11 +110,11 @@ def test_a_node_with_old_state_writes_above_what_it_did_not_know() -> None:
     cluster = Cluster()
     cluster.topic()
     away(cluster, "c")
-    cluster.ask("a", AlterTopic("jobs", max_deliveries=9))
+    cluster.ask("a", m.AlterTopic("jobs", max_deliveries=9))
     cluster.nodes["a"].state.clock.value += 1 << 20  # its stamps are far above what c would use by itself
-    cluster.ask("a", AlterTopic("jobs", retention_s=7.0))
-    cluster.drop = lambda sender, to, message: isinstance(message, SyncTopics)
-    reply = cluster.ask("c", AlterTopic("jobs", ttl_s=3.0))
+    cluster.ask("a", m.AlterTopic("jobs", retention_s=7.0))
+    cluster.drop = lambda sender, to, message: isinstance(message, m.SyncTopics)
+    reply = cluster.ask("c", m.AlterTopic("jobs", ttl_s=3.0))
     assert (reply.topic.max_deliveries, reply.topic.retention_s, reply.topic.ttl_s) == (9, 7.0, 3.0)
     cluster.hear_all()
     assert agreed(cluster) == reply.topic
@@ -146,12 +127,14 @@ def test_a_change_that_has_to_wait_for_the_clocks_reserve_may_have_happened_in_p
     cluster.wall_off_ms["b"] = 400 * 86_400_000
     cluster.advance(3.0)
     away(cluster, "a")
-    assert isinstance(cluster.ask("b", AlterTopic("jobs", max_deliveries=7)), TopicReply)
-    cluster.drop = lambda sender, to, message: isinstance(message, SyncTopics)
-    check_failed(cluster.ask("a", AlterTopic("jobs", max_deliveries=9, retention_s=60.0)), "outcome-unknown")
+    assert isinstance(cluster.ask("b", m.AlterTopic("jobs", max_deliveries=7)), m.TopicReply)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.SyncTopics)
+    check_failed(
+        cluster.ask("a", m.AlterTopic("jobs", max_deliveries=9, retention_s=60.0)), "outcome-unknown"
+    )
     assert cluster.nodes["c"].topic_named("jobs").retention_s == 60.0
     cluster.advance(0.1)
-    again = cluster.ask("a", AlterTopic("jobs", max_deliveries=9, retention_s=60.0), of=TopicReply)
+    again = cluster.ask("a", m.AlterTopic("jobs", max_deliveries=9, retention_s=60.0), of=m.TopicReply)
     assert (again.topic.max_deliveries, again.topic.retention_s) == (9, 60.0)
 
 
@@ -159,7 +142,7 @@ def test_a_change_without_a_majority_is_not_said_to_have_happened() -> None:
     cluster = Cluster()
     cluster.topic()
     away(cluster, "c")
-    check_failed(cluster.ask("c", AlterTopic("jobs", max_deliveries=9), 6), "outcome-unknown")
+    check_failed(cluster.ask("c", m.AlterTopic("jobs", max_deliveries=9), 6), "outcome-unknown")
 
 
 # ------------------------------------------------------------------------------------ creation
@@ -168,15 +151,15 @@ def test_a_change_without_a_majority_is_not_said_to_have_happened() -> None:
 def test_creating_twice_is_creating_once_and_other_settings_are_a_conflict() -> None:
     cluster = Cluster()
     made = cluster.topic(max_deliveries=9)
-    assert cluster.ask("c", CreateTopic("jobs", max_deliveries=9)) == TopicReply(made)
+    assert cluster.ask("c", m.CreateTopic("jobs", max_deliveries=9)) == m.TopicReply(made)
     for request, words in (
-        (CreateTopic("jobs", max_deliveries=5), "max_deliveries = 9, not 5"),
-        (CreateTopic("jobs", rf=1, max_deliveries=9), "rf = 3, not 1"),
-        (CreateTopic("jobs", partitions=4, max_deliveries=9), "partitions = 1, not 4"),
+        (m.CreateTopic("jobs", max_deliveries=5), "max_deliveries = 9, not 5"),
+        (m.CreateTopic("jobs", rf=1, max_deliveries=9), "rf = 3, not 1"),
+        (m.CreateTopic("jobs", partitions=4, max_deliveries=9), "partitions = 1, not 4"),
     ):
         check_failed(cluster.ask("b", request), "conflict", words)
-    unnamed = CreateTopic("jobs", unnamed=("rf", "max_deliveries"))
-    assert cluster.ask("b", unnamed) == TopicReply(made)
+    unnamed = m.CreateTopic("jobs", unnamed=("rf", "max_deliveries"))
+    assert cluster.ask("b", unnamed) == m.TopicReply(made)
     assert agreed(cluster) == made
 
 
@@ -184,9 +167,9 @@ def test_a_creation_by_a_node_that_did_not_know_overwrites_nothing() -> None:
     cluster = Cluster()
     away(cluster, "c")
     made = cluster.topic(max_deliveries=9)
-    cluster.drop = lambda sender, to, message: isinstance(message, SyncTopics)
-    check_failed(cluster.ask("c", CreateTopic("jobs", max_deliveries=5)), None, "max_deliveries = 9, not 5")
-    assert cluster.ask("c", CreateTopic("jobs", max_deliveries=9)) == TopicReply(made)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.SyncTopics)
+    check_failed(cluster.ask("c", m.CreateTopic("jobs", max_deliveries=5)), None, "max_deliveries = 9, not 5")
+    assert cluster.ask("c", m.CreateTopic("jobs", max_deliveries=9)) == m.TopicReply(made)
     cluster.hear_all()
     assert agreed(cluster) == made
 
@@ -194,9 +177,9 @@ def test_a_creation_by_a_node_that_did_not_know_overwrites_nothing() -> None:
 def test_a_creation_that_was_cut_off_is_finished_by_its_repetition() -> None:
     cluster = Cluster()
     away(cluster, "a")
-    assert isinstance(cluster.ask("a", CreateTopic("jobs", partitions=4, ttl_s=5.0), 6), Failed)
+    assert isinstance(cluster.ask("a", m.CreateTopic("jobs", partitions=4, ttl_s=5.0), 6), m.Failed)
     cluster.hear_all(5)
-    reply = cluster.ask("b", CreateTopic("jobs", partitions=4, ttl_s=5.0), of=TopicReply)
+    reply = cluster.ask("b", m.CreateTopic("jobs", partitions=4, ttl_s=5.0), of=m.TopicReply)
     assert (reply.topic.partitions, reply.topic.ttl_s) == (4, 5.0)
 
 
@@ -204,11 +187,11 @@ def test_a_creation_that_was_cut_off_is_finished_by_its_repetition() -> None:
 
 
 def deleted(cluster: Cluster, topic: Topic, node: str = "a") -> None:
-    cluster.ask(node, DeleteTopic(topic.name, topic.id), of=TopicReply)
+    cluster.ask(node, m.DeleteTopic(topic.name, topic.id), of=m.TopicReply)
 
 
 def is_gone(reply: object) -> bool:
-    return isinstance(reply, Failed) and reply.code == "not-found" and "was deleted" in reply.detail
+    return isinstance(reply, m.Failed) and reply.code == "not-found" and "was deleted" in reply.detail
 
 
 def test_nothing_succeeds_on_a_deleted_topic() -> None:
@@ -219,9 +202,9 @@ def test_nothing_succeeds_on_a_deleted_topic() -> None:
     deleted(cluster, topic)
     assert is_gone(cluster.replies[parked]), "a parked FETCH ends"
     for node in "abc":
-        assert is_gone(cluster.ask(node, Publish(cluster.batch(topic, producer_id, 10, [b"x"]))))
+        assert is_gone(cluster.ask(node, m.Publish(cluster.batch(topic, producer_id, 10, [b"x"]))))
         assert is_gone(cluster.ask(node, fetch()))
-        assert outcomes(cluster.ask(node, AckRequest(got))) == ["not-found"]
+        assert outcomes(cluster.ask(node, m.AckRequest(got))) == ["not-found"]
         assert not cluster.nodes[node].replicas
     assert agreed(cluster) is None
 
@@ -251,7 +234,7 @@ def test_a_deletion_outlives_every_start() -> None:
     deleted(cluster, topic)
     cluster.crash("abc")
     assert agreed(cluster) is None
-    assert is_gone(cluster.ask("a", Publish(cluster.batch(topic, producer_id, 10, [b"x"]))))
+    assert is_gone(cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 10, [b"x"]))))
     for core in cluster.nodes.values():
         assert not core.replicas
         assert not core.catalogue.groups
@@ -261,7 +244,7 @@ def test_deleting_again_is_deleting_once_and_does_not_change_the_next_topic() ->
     cluster, topic, _ = with_session()
     deleted(cluster, topic)
     deleted(cluster, topic, "b")
-    again = cluster.ask("c", CreateTopic("jobs", rf=1)).topic
+    again = cluster.ask("c", m.CreateTopic("jobs", rf=1)).topic
     assert again.id != topic.id, "with another RF, even"
     deleted(cluster, topic, "b")
     assert agreed(cluster) == again
@@ -273,10 +256,10 @@ def test_old_receipts_do_nothing_to_the_topic_of_the_same_name() -> None:
     deleted(cluster, topic)
     again = cluster.topic()
     for node in "abc":
-        assert outcomes(cluster.ask(node, AckRequest(got))) == ["not-found"]
-        assert is_gone(cluster.ask(node, Publish(cluster.batch(topic, producer_id, 10, [b"x"]))))
-    session = cluster.ask("a", OpenSession()).producer_id
-    assert isinstance(cluster.ask("a", Publish(cluster.batch(again, session, 0, [b"new"]))), PublishReply)
+        assert outcomes(cluster.ask(node, m.AckRequest(got))) == ["not-found"]
+        assert is_gone(cluster.ask(node, m.Publish(cluster.batch(topic, producer_id, 10, [b"x"]))))
+    session = cluster.ask("a", m.OpenSession()).producer_id
+    assert isinstance(cluster.ask("a", m.Publish(cluster.batch(again, session, 0, [b"new"]))), m.PublishReply)
     assert [item.receipt.span for item in receipts(cluster.ask("b", fetch()))] == [(session, 0, 1)]
 
 
@@ -296,19 +279,19 @@ def test_a_node_that_does_not_know_finds_no_majority_and_learns_why() -> None:
     cluster, topic, producer_id = with_session(hold_time_max=1.0)
     away(cluster, "c")
     deleted(cluster, topic)
-    cluster.drop = lambda sender, to, message: isinstance(message, SyncTopics)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.SyncTopics)
     assert cluster.nodes["c"].topic_named("jobs") == topic
-    assert is_gone(cluster.ask("c", Publish(cluster.batch(topic, producer_id, 10, [b"x"]))))
+    assert is_gone(cluster.ask("c", m.Publish(cluster.batch(topic, producer_id, 10, [b"x"]))))
     assert cluster.nodes["c"].topic_named("jobs") is None
 
 
 def test_a_late_message_for_a_deleted_topic_writes_no_hint() -> None:
     """Fetching and waiting clients are dropped with the topic: no later event would drop them."""
     cluster, topic, _ = with_session()
-    late: list[Hold | Heartbeat] = []
+    late: list[m.Hold | m.Heartbeat] = []
 
     def delay(sender: str, to: str, message: object) -> bool:
-        if isinstance(message, Hold | Heartbeat) and (sender, to) == ("c", "a"):
+        if isinstance(message, m.Hold | m.Heartbeat) and (sender, to) == ("c", "a"):
             late.append(message)
             return True
         return False
@@ -321,19 +304,19 @@ def test_a_late_message_for_a_deleted_topic_writes_no_hint() -> None:
     deleted(cluster, topic)
     a, c = cluster.nodes["a"].state, cluster.nodes["c"].state
     for message in late:
-        envelope = Envelope("c", c.incarnation, "a", a.incarnation, c.clock.value, message)
+        envelope = m.Envelope("c", c.incarnation, "a", a.incarnation, c.clock.value, message)
         cluster.queue.append(("a", Received(envelope)))
     cluster.run()
-    assert {type(message) for message in late if isinstance(message, Hold) or message.waiting} == {
-        Hold,
-        Heartbeat,
+    assert {type(message) for message in late if isinstance(message, m.Hold) or message.waiting} == {
+        m.Hold,
+        m.Heartbeat,
     }
     assert (a.active, a.parked) == ({}, {})
 
 
 @pytest.mark.parametrize(
     "request_of",
-    [lambda got: fetch(), lambda got: AckRequest(got), lambda got: AlterTopic("jobs", ttl_s=1.0)],
+    [lambda got: fetch(), lambda got: m.AckRequest(got), lambda got: m.AlterTopic("jobs", ttl_s=1.0)],
     ids=["fetch", "ack", "alter"],
 )
 def test_any_request_through_a_node_that_does_not_know_learns_it(request_of: object) -> None:
@@ -341,7 +324,7 @@ def test_any_request_through_a_node_that_does_not_know_learns_it(request_of: obj
     got = receipts(cluster.ask("b", fetch(most=5)))
     away(cluster, "c")
     deleted(cluster, topic)
-    cluster.drop = lambda sender, to, message: isinstance(message, SyncTopics)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.SyncTopics)
     reply = cluster.ask("c", request_of(got))  # type: ignore[operator]
     assert is_gone(reply) or outcomes(reply) == ["not-found"]
 
@@ -354,9 +337,9 @@ def test_a_name_is_made_anew_through_a_node_that_missed_its_deletion() -> None:
         cluster.topic(partitions=2)
     last = cluster.nodes["a"].topic_named("jobs")
     deleted(cluster, last)
-    cluster.drop = lambda sender, to, message: isinstance(message, SyncTopics)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.SyncTopics)
     assert cluster.nodes["c"].topic_named("jobs") == topic
-    reply = cluster.ask("c", CreateTopic("jobs", partitions=3), of=TopicReply)
+    reply = cluster.ask("c", m.CreateTopic("jobs", partitions=3), of=m.TopicReply)
     assert (reply.topic.deletions, reply.topic.partitions) == (4, 3)
     cluster.hear_all()
     assert agreed(cluster) == reply.topic
@@ -369,21 +352,21 @@ def test_a_publish_under_way_ends_when_the_deletion_comes() -> None:
     cluster.drop = lambda sender, to, message: (
         sender != to and "c" in (sender, to) and not is_register(message)
     )
-    key = cluster.submit("c", Publish(cluster.batch(topic, producer_id, 10, [b"x"])))
+    key = cluster.submit("c", m.Publish(cluster.batch(topic, producer_id, 10, [b"x"])))
     assert key not in cluster.replies
     deleted(cluster, topic)
     assert is_gone(cluster.replies[key])
 
 
 def is_register(message: object) -> bool:
-    return isinstance(message, PutReply | PutTopic | SyncTopics)
+    return isinstance(message, m.PutReply | m.PutTopic | m.SyncTopics)
 
 
 def test_a_fetch_of_several_topics_goes_on_without_the_deleted_one() -> None:
     cluster, topic, _ = with_session()
     other = cluster.topic("other")
-    receipts(cluster.ask("a", Fetch(("jobs", "other"), "g", 100, 1 << 20, 1, 0, 0.0, 10.0, 0.0)))
-    key = cluster.submit("a", Fetch(("jobs", "other"), "g", 100, 1 << 20, 1, 0, 1.0, 10.0, 0.0))
+    receipts(cluster.ask("a", m.Fetch(("jobs", "other"), "g", 100, 1 << 20, 1, 0, 0.0, 10.0, 0.0)))
+    key = cluster.submit("a", m.Fetch(("jobs", "other"), "g", 100, 1 << 20, 1, 0, 1.0, 10.0, 0.0))
     assert key not in cluster.replies
     deleted(cluster, topic)
     assert receipts(cluster.replies[key]) == (), "it ends, and the next one says why"
@@ -393,9 +376,9 @@ def test_a_fetch_of_several_topics_goes_on_without_the_deleted_one() -> None:
 def test_a_fetch_of_a_pattern_that_has_won_messages_of_a_deleted_topic_goes_on_without_them() -> None:
     cluster, topic, _ = with_session(1)
     cluster.topic("jobs-too")
-    waiting = Fetch(("jobs*",), "g", 100, 1 << 20, 50, 0, 1.0, 10.0, 0.0)
+    waiting = m.Fetch(("jobs*",), "g", 100, 1 << 20, 50, 0, 1.0, 10.0, 0.0)
     key = cluster.submit("a", waiting)
-    cluster.ask("a", DeleteTopic("jobs", topic.id))
+    cluster.ask("a", m.DeleteTopic("jobs", topic.id))
     cluster.advance(1.1)
     assert not receipts(cluster.replies[key])
 
@@ -407,7 +390,7 @@ def test_deleting_while_too_few_replicas_answer_is_not_said_to_have_happened() -
     home = topic.replicas[0]
     away(cluster, *home[:2])
     asked = next(name for name in cluster.names if name not in home)
-    check_failed(cluster.ask(asked, DeleteTopic("jobs", topic.id), 6), "outcome-unknown")
+    check_failed(cluster.ask(asked, m.DeleteTopic("jobs", topic.id), 6), "outcome-unknown")
     cluster.hear_all()
     assert agreed(cluster) is None, "but it may happen all the same"
 
@@ -415,7 +398,7 @@ def test_deleting_while_too_few_replicas_answer_is_not_said_to_have_happened() -
 def test_deleting_one_of_which_only_another_of_its_name_is_known_says_that_this_stays() -> None:
     cluster = Cluster()
     topic = cluster.topic()
-    reply = cluster.ask("a", DeleteTopic("jobs", b"?" * 16))
+    reply = cluster.ask("a", m.DeleteTopic("jobs", b"?" * 16))
     check_failed(reply, "not-found", "another one has its name, and is left alone")
     assert agreed(cluster) == topic
 
@@ -445,16 +428,16 @@ def test_whatever_operators_do_the_nodes_agree_in_the_end(steps: list[tuple[str,
         request: object = None
         match action:
             case "create":
-                request = CreateTopic("jobs", partitions=number, max_deliveries=number)
+                request = m.CreateTopic("jobs", partitions=number, max_deliveries=number)
             case "alter":
-                request = AlterTopic("jobs", max_deliveries=number)
+                request = m.AlterTopic("jobs", max_deliveries=number)
             case "more" if known is not None and known.partitions <= number:
-                request = AlterTopic("jobs", partitions=number)
+                request = m.AlterTopic("jobs", partitions=number)
             case "delete" if known is not None:
-                request = DeleteTopic("jobs", known.id)
+                request = m.DeleteTopic("jobs", known.id)
             case "publish" if known is not None:
-                request = Publish(
-                    cluster.batch(known, cluster.ask(node, OpenSession()).producer_id, 0, [b"x"])
+                request = m.Publish(
+                    cluster.batch(known, cluster.ask(node, m.OpenSession()).producer_id, 0, [b"x"])
                 )
             case "fetch":
                 request = fetch(wait=number / 10, hold_time=1.0)
@@ -472,11 +455,11 @@ def test_whatever_operators_do_the_nodes_agree_in_the_end(steps: list[tuple[str,
         if number % 2:
             cluster.advance(6)
         reply = cluster.replies.get(key)
-        if isinstance(reply, TopicReply) and isinstance(request, DeleteTopic):
+        if isinstance(reply, m.TopicReply) and isinstance(request, m.DeleteTopic):
             ended[reply.topic.id] = None
-        elif isinstance(reply, TopicReply):
+        elif isinstance(reply, m.TopicReply):
             assert reply.topic.id not in ended
-        if isinstance(reply, PublishReply):
+        if isinstance(reply, m.PublishReply):
             assert known is not None
             assert known.id not in ended, "stored in a topic whose deletion was OK"
     cluster.hear_all(10)
@@ -491,18 +474,18 @@ def test_whatever_operators_do_the_nodes_agree_in_the_end(steps: list[tuple[str,
 
 def fill(cluster: Cluster, name: str, count: int = 2) -> None:
     topic = cluster.nodes["a"].topic_named(name) or cluster.topic(name)
-    producer_id = cluster.ask("a", OpenSession()).producer_id
+    producer_id = cluster.ask("a", m.OpenSession()).producer_id
     assert isinstance(
-        cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"] * count))), PublishReply
+        cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 0, [b"x"] * count))), m.PublishReply
     )
 
 
-def asking(*topics: str, most: int = 100, wait: float = 0.0, partitions: tuple[int, ...] = ()) -> Fetch:
-    return Fetch(topics, "g", most, 1 << 20, 1, 0, wait, 10.0, 0.0, partitions=partitions)
+def asking(*topics: str, most: int = 100, wait: float = 0.0, partitions: tuple[int, ...] = ()) -> m.Fetch:
+    return m.Fetch(topics, "g", most, 1 << 20, 1, 0, wait, 10.0, 0.0, partitions=partitions)
 
 
 def came_from(reply: object) -> list[str]:
-    assert isinstance(reply, FetchReply), reply
+    assert isinstance(reply, m.FetchReply), reply
     return sorted(part.topic for part in reply.slices for _ in part.deliveries)
 
 
@@ -547,7 +530,7 @@ def test_deleted_topics_are_not_matched_and_end_no_consumer_of_a_pattern() -> No
     assert came_from(cluster.replies[key]) == []
     deleted(cluster, cluster.nodes["a"].topic_named("t2"))
     assert came_from(cluster.ask("c", asking("t*"))) == []
-    assert cluster.ask("c", Metadata(("t*",))).topics == ()
+    assert cluster.ask("c", m.Metadata(("t*",))).topics == ()
 
 
 def test_a_pattern_over_more_partitions_than_one_fetch_looks_at_gets_to_all(
@@ -567,9 +550,9 @@ def test_metadata_of_a_pattern() -> None:
     cluster = Cluster()
     for name in ("b.1", "b.2", "c"):
         cluster.topic(name)
-    assert [topic.name for topic in cluster.ask("b", Metadata(("b.*", "b.1"))).topics] == ["b.1", "b.2"]
-    assert [topic.name for topic in cluster.ask("b", Metadata()).topics] == ["b.1", "b.2", "c"]
-    assert cluster.ask("b", Metadata(("z*",))).topics == ()
+    assert [topic.name for topic in cluster.ask("b", m.Metadata(("b.*", "b.1"))).topics] == ["b.1", "b.2"]
+    assert [topic.name for topic in cluster.ask("b", m.Metadata()).topics] == ["b.1", "b.2", "c"]
+    assert cluster.ask("b", m.Metadata(("z*",))).topics == ()
 
 
 # ------------------------------------------------------------------------------------ more partitions
@@ -577,12 +560,14 @@ def test_metadata_of_a_pattern() -> None:
 
 def test_more_partitions_move_nothing_and_are_read_by_the_next_fetch() -> None:
     cluster, topic, producer_id = with_session(4)
-    grown = cluster.ask("b", AlterTopic("jobs", partitions=3)).topic
+    grown = cluster.ask("b", m.AlterTopic("jobs", partitions=3)).topic
     assert grown.replicas[:1] == topic.replicas
     again = cluster.batch(topic, producer_id, 0, [b"%d" % number for number in range(4)])
-    assert isinstance(cluster.ask("c", Publish(again)), PublishReply), "a retry stays where it was numbered"
+    assert isinstance(cluster.ask("c", m.Publish(again)), m.PublishReply), (
+        "a retry stays where it was numbered"
+    )
     assert isinstance(
-        cluster.ask("c", Publish(cluster.batch(grown, producer_id, 0, [b"x"], 2))), PublishReply
+        cluster.ask("c", m.Publish(cluster.batch(grown, producer_id, 0, [b"x"], 2))), m.PublishReply
     )
     got = receipts(cluster.ask("b", fetch()))
     assert sum(item.receipt.span.size for item in got) == 5
@@ -592,12 +577,12 @@ def test_more_partitions_move_nothing_and_are_read_by_the_next_fetch() -> None:
 def test_a_new_partition_is_stored_by_nodes_that_do_not_know_it() -> None:
     cluster, _, producer_id = with_session(4)
     away(cluster, "c")
-    grown = cluster.ask("b", AlterTopic("jobs", partitions=2)).topic
+    grown = cluster.ask("b", m.AlterTopic("jobs", partitions=2)).topic
     cluster.drop = lambda sender, to, message: (
-        isinstance(message, SyncTopics) or (sender != to and "b" in (sender, to))
+        isinstance(message, m.SyncTopics) or (sender != to and "b" in (sender, to))
     )
     assert cluster.nodes["c"].topic_named("jobs").partitions == 1
     assert isinstance(
-        cluster.ask("a", Publish(cluster.batch(grown, producer_id, 0, [b"x"], 1))), PublishReply
+        cluster.ask("a", m.Publish(cluster.batch(grown, producer_id, 0, [b"x"], 1))), m.PublishReply
     )
     assert cluster.nodes["c"].topic_named("jobs").partitions == 2

@@ -7,23 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from quorumq.core.messages import (
-    AckRequest,
-    AlterTopic,
-    DeleteGroup,
-    DeleteTopic,
-    Failed,
-    Hold,
-    OpenSession,
-    OpenSessionReply,
-    Publish,
-    PurgeRequest,
-    ReceiptPart,
-    SetGroup,
-    SettleReply,
-    SyncTopics,
-    TopicReply,
-)
+from quorumq.core import messages as m
 from tests.core.cluster import Cluster
 from tests.core.network import cut, wipe
 from tests.core.steps import fetch, opened, outcomes, published, receipts, with_messages
@@ -36,10 +20,10 @@ def asked(cluster: Cluster, node: str, request: object, wait: float = 1.0) -> ob
     return cluster.replies.get(key)
 
 
-def got(cluster: Cluster, node: str, hold_time: float = 60.0) -> tuple[ReceiptPart, ...]:
+def got(cluster: Cluster, node: str, hold_time: float = 60.0) -> tuple[m.ReceiptPart, ...]:
     """Return the messages that a FETCH through the node brings."""
     reply = asked(cluster, node, fetch(hold_time=hold_time), 0.3)
-    return () if isinstance(reply, Failed) else receipts(reply)
+    return () if isinstance(reply, m.Failed) else receipts(reply)
 
 
 def again(cluster: Cluster, nodes: str, how: str) -> None:
@@ -58,18 +42,18 @@ def test_a_live_hold_outlasts_restarts_however_the_message_is_opened_again(
     cluster = with_messages(1)
     first = got(cluster, "a", 5.0)
     cluster.advance(5.1)
-    cluster.drop = lambda sender, to, message: isinstance(message, Hold) and to == "c"
+    cluster.drop = lambda sender, to, message: isinstance(message, m.Hold) and to == "c"
     assert got(cluster, "a")
     cluster.hear_all()
-    asked(cluster, "b", AckRequest(first))
+    asked(cluster, "b", m.AckRequest(first))
     if opened == "deleted first":
-        asked(cluster, "c", DeleteGroup("jobs", "g"))
+        asked(cluster, "c", m.DeleteGroup("jobs", "g"))
     again(cluster, nodes, how)
     if opened == "purged":
-        asked(cluster, "c", PurgeRequest("jobs", 0, "g"))
+        asked(cluster, "c", m.PurgeRequest("jobs", 0, "g"))
     if opened == "deleted":
-        asked(cluster, "c", DeleteGroup("jobs", "g"))
-    asked(cluster, "c", SetGroup("jobs", "g", rewind=not opened.startswith("deleted")))
+        asked(cluster, "c", m.DeleteGroup("jobs", "g"))
+    asked(cluster, "c", m.SetGroup("jobs", "g", rewind=not opened.startswith("deleted")))
     for node in "cba":
         assert got(cluster, node) == (), "two live deliveries"
 
@@ -89,8 +73,8 @@ def test_a_value_known_to_one_absent_peer_is_not_undone(count: int, lost: str, h
     cluster.advance(6.0)
     delivered = got(cluster, "b", 5.0)
     cut(cluster, *(name + last for name in others), *("b" + name for name in others[count // 2 - 1 :]))
-    reply = asked(cluster, "b", AckRequest(delivered))
-    assert isinstance(reply, SettleReply)
+    reply = asked(cluster, "b", m.AckRequest(delivered))
+    assert isinstance(reply, m.SettleReply)
     assert outcomes(reply)[0].startswith("acked")
     cluster.kill("b")
     cut(cluster)
@@ -105,7 +89,7 @@ def test_a_value_known_to_one_absent_peer_is_not_undone(count: int, lost: str, h
 def published_on_five(cluster: Cluster) -> None:
     """One message on five replicas."""
     topic, producer_id = opened(cluster, rf=5)
-    cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"m"])))
+    cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 0, [b"m"])))
 
 
 @pytest.mark.parametrize("nodes", [5, pytest.param(7, marks=pytest.mark.soak)])
@@ -121,26 +105,26 @@ def test_nothing_is_published_after_a_deletion_to_a_partition_that_its_node_did_
         cluster.advance(3.0)
         here, there = (rng.sample(cluster.names, rng.randint(nodes // 2 + 1, nodes - 1)) for _ in range(2))
         cut_off(cluster, here)
-        altered = asked(cluster, here[0], AlterTopic("jobs", partitions=3), 6.0)
-        if not isinstance(altered, TopicReply):
+        altered = asked(cluster, here[0], m.AlterTopic("jobs", partitions=3), 6.0)
+        if not isinstance(altered, m.TopicReply):
             continue
         cut_off(cluster, there)
         again(cluster, "".join(there[1:]), "kill")
-        deleted = asked(cluster, there[0], DeleteTopic("jobs", topic.id), 6.0)
-        if not isinstance(deleted, TopicReply):
+        deleted = asked(cluster, there[0], m.DeleteTopic("jobs", topic.id), 6.0)
+        if not isinstance(deleted, m.TopicReply):
             continue
         deletions += 1
         cut_off(cluster, here)
-        opened = asked(cluster, here[0], OpenSession())
-        assert isinstance(opened, OpenSessionReply)
+        opened = asked(cluster, here[0], m.OpenSession())
+        assert isinstance(opened, m.OpenSessionReply)
         for partition in range(3):
             batch = cluster.batch(altered.topic, opened.producer_id, 0, [b"m"], partition)
-            assert isinstance(asked(cluster, here[0], Publish(batch), 6.0), Failed)
+            assert isinstance(asked(cluster, here[0], m.Publish(batch), 6.0), m.Failed)
     assert deletions >= 3
 
 
 def cut_off(cluster: Cluster, names: Sequence[str]) -> None:
     """Drop all messages between these nodes and the others, and all that nodes say of themselves."""
     cluster.drop = lambda sender, to, message: (
-        (sender in names) != (to in names) or isinstance(message, SyncTopics)
+        (sender in names) != (to in names) or isinstance(message, m.SyncTopics)
     )

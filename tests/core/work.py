@@ -9,17 +9,7 @@ from typing import Any
 
 import pytest
 
-from quorumq.core.messages import (
-    Ack,
-    AckRequest,
-    ExtendRequest,
-    OpenSession,
-    Owned,
-    Publish,
-    PublishReply,
-    ReceiptPart,
-    RejectRequest,
-)
+from quorumq.core import messages as m
 from quorumq.core.node.nodecore import NodeCore
 from quorumq.core.values import limits
 from quorumq.core.values.types import PartitionId, Span
@@ -46,11 +36,11 @@ def filled(sessions: int, **settings: object) -> Cluster:
     """Return a cluster with one batch that has one message of each of ``sessions`` sessions."""
     cluster = Cluster(checks=False, **settings)  # they look at everything
     topic = cluster.topic()
-    producer_ids = sorted(cluster.ask("a", OpenSession()).producer_id for _ in range(sessions))
+    producer_ids = sorted(cluster.ask("a", m.OpenSession()).producer_id for _ in range(sessions))
     records = [encode_record(Message(b"%d" % i)) for i in range(sessions)]
     spans = tuple(Span(producer_id, 0, 1) for producer_id in producer_ids)
     batch = pack_spans(PartitionId(topic.id, 0), spans, cluster.now.wall_ms, records)
-    assert isinstance(cluster.ask("b", Publish(batch)), PublishReply)
+    assert isinstance(cluster.ask("b", m.Publish(batch)), m.PublishReply)
     assert receipts(cluster.ask("a", fetch(group="other", most=1)))  # the group's view is made elsewhere
     return cluster
 
@@ -64,20 +54,20 @@ def answered(cluster: Cluster, name: str, request: object) -> object:
     return cluster.replies[key]
 
 
-def taken(cluster: Cluster, messages: int, name: str = "a", group: str = "g") -> tuple[ReceiptPart, ...]:
+def taken(cluster: Cluster, messages: int, name: str = "a", group: str = "g") -> tuple[m.ReceiptPart, ...]:
     """Fetch ``messages`` messages. Returns their receipts."""
     got = receipts(answered(cluster, name, fetch(group, most=messages, least=messages, wait=1.0)))
     assert sum(item.receipt.span.size for item in got) == messages
     return got
 
 
-def settling(step: str, got: tuple[ReceiptPart, ...]) -> tuple[object, str]:
+def settling(step: str, got: tuple[m.ReceiptPart, ...]) -> tuple[object, str]:
     """Return a request that settles or extends all of ``got``, and its expected verdict."""
     return {
-        "ack": (AckRequest(got), "acked"),
-        "reject": (RejectRequest(got, 1.0, None), "ok"),
-        "bury": (RejectRequest(got, 0.0, DEATH), "ok"),
-        "extend": (ExtendRequest(got, 20.0, 0.0), "ok"),
+        "ack": (m.AckRequest(got), "acked"),
+        "reject": (m.RejectRequest(got, 1.0, None), "ok"),
+        "bury": (m.RejectRequest(got, 0.0, DEATH), "ok"),
+        "extend": (m.ExtendRequest(got, 20.0, 0.0), "ok"),
     }[step]
 
 
@@ -106,30 +96,30 @@ def steps_of(
     return counts
 
 
-def by_one_each(count: int) -> tuple[Cluster, tuple[ReceiptPart, ...]]:
+def by_one_each(count: int) -> tuple[Cluster, tuple[m.ReceiptPart, ...]]:
     """Publish ``count`` messages, and fetch each in a delivery of its own."""
     cluster = Cluster(checks=False, **QUIET)
-    topic, producer_id = cluster.topic(), cluster.ask("a", OpenSession()).producer_id
-    cluster.ask("b", Publish(cluster.batch(topic, producer_id, 0, [b"x"] * count)))
+    topic, producer_id = cluster.topic(), cluster.ask("a", m.OpenSession()).producer_id
+    cluster.ask("b", m.Publish(cluster.batch(topic, producer_id, 0, [b"x"] * count)))
     return cluster, tuple(
         item for n in range(count) for item in receipts(cluster.ask("abc"[n % 3], fetch(most=1)))
     )
 
 
-def with_holes(count: int) -> tuple[Cluster, tuple[ReceiptPart, ...]]:
+def with_holes(count: int) -> tuple[Cluster, tuple[m.ReceiptPart, ...]]:
     """Fetch ``count`` messages in one delivery, and ack every second one."""
     cluster = Cluster(checks=False, **QUIET)
-    topic, producer_id = cluster.topic(), cluster.ask("a", OpenSession()).producer_id
-    cluster.ask("a", Publish(cluster.batch(topic, producer_id, 0, [b"x"] * count)))
+    topic, producer_id = cluster.topic(), cluster.ask("a", m.OpenSession()).producer_id
+    cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 0, [b"x"] * count)))
     (got,) = taken(cluster, count)
-    acked = tuple(Owned(Span(producer_id, seq, seq + 1), got.receipt.owner) for seq in range(0, count, 2))
+    acked = tuple(m.Owned(Span(producer_id, seq, seq + 1), got.receipt.owner) for seq in range(0, count, 2))
     for core in cluster.nodes.values():
         for replica in core.replicas.values():
-            replica.on_ack("a", Ack(0, replica.partition, replica.topic.epoch, "g", 0, acked), cluster.now)
+            replica.on_ack("a", m.Ack(0, replica.partition, replica.topic.epoch, "g", 0, acked), cluster.now)
     return cluster, (got,)
 
 
-def by_spans(count: int) -> tuple[Cluster, tuple[ReceiptPart, ...]]:
+def by_spans(count: int) -> tuple[Cluster, tuple[m.ReceiptPart, ...]]:
     """Publish one message in each of ``count`` sessions, and fetch all."""
     cluster = filled(count, **QUIET)
     return cluster, taken(cluster, count)

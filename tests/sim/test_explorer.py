@@ -15,15 +15,7 @@ import pytest
 from click.testing import CliRunner
 from sortedcontainers import SortedDict, SortedList
 
-from quorumq.core.messages import (
-    AckRequest,
-    Envelope,
-    NotedReply,
-    Release,
-    ReleaseReply,
-    ReleaseRequest,
-    SettleReply,
-)
+from quorumq.core import messages as m
 from quorumq.core.node.nodecore import NodeCore
 from quorumq.core.partition.attempts import Attempts
 from quorumq.core.partition.lease import Lease
@@ -359,22 +351,22 @@ SOME = Scenario(name="some", about="for its world")
 def test_messages_and_requests_of_two_types_are_two_though_they_are_equal_as_tuples() -> None:
     explorer = Explorer(SOME)
     nodes, traffic = explorer.nodes, explorer.traffic
-    release, released = Release(()), ReleaseReply(())
+    release, released = m.Release(()), m.ReleaseReply(())
     assert release == released
     inc = Incarnation(1, 1)
-    first, second = (traffic.message(Envelope("a", inc, "b", inc, 0, item)) for item in (release, released))
+    first, second = (traffic.message(m.Envelope("a", inc, "b", inc, 0, item)) for item in (release, released))
     assert [type(traffic.messages.all[number].message) for number in (first, second)] == [
-        Release,
-        ReleaseReply,
+        m.Release,
+        m.ReleaseReply,
     ]
-    assert AckRequest(()) == ReleaseRequest(())
+    assert m.AckRequest(()) == m.ReleaseRequest(())
     local = explorer.first[0]
-    acked, leaving = (nodes.do(local, ("ask", 100, ask(())), 0) for ask in (AckRequest, ReleaseRequest))
+    acked, leaving = (nodes.do(local, ("ask", 100, ask(())), 0) for ask in (m.AckRequest, m.ReleaseRequest))
     assert [
         type(traffic.replies.all[reply]) for outcome in (acked, leaving) for _, reply in outcome.replies
     ] == [
-        SettleReply,
-        NotedReply,
+        m.SettleReply,
+        m.NotedReply,
     ]
 
 
