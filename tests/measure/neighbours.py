@@ -39,7 +39,7 @@ FORGED: Final = "QQ" * 60
 class Stranger(Sdk):
     """An SDK of SQS with a wrong secret, which signs equal bodies once: that is not the gateway's work."""
 
-    headers: dict[bytes, dict[str, str]]
+    headers: dict[bytes | bytearray, dict[str, str]]
 
     def signed(self, request: HttpRequest) -> dict[str, str]:
         if request.body not in self.headers:
