@@ -454,3 +454,41 @@ def test_the_seeds_contain_what_they_are_about() -> None:
         "Publish PublishReply",
     )
     assert min(seen.get(kind, 0) for kind in (*answered, "Fetch FetchReply")) > 3
+
+
+@pytest.mark.parametrize("proposal", [False, True])
+@pytest.mark.parametrize("creates", [False, True])
+def test_a_group_from_latest_gets_no_older_message_of_a_partition_that_its_node_missed(
+    proposal: bool, creates: bool
+) -> None:
+    """Another client publishes there before the group is asked for. The node may know the partition as proposed."""
+    five = Five()
+
+    def missed(sender: str, to: str, message: object) -> bool:
+        if to != five.x or not isinstance(message, m.PutTopic | m.SyncTopics):
+            return False
+        return not (proposal and isinstance(message, m.PutTopic) and message.topic.partitions == 1)
+
+    five.drop = missed
+    grown = five.grow(five.v)
+    assert five.nodes[five.x].topics[grown.id].all_partitions == 1 + proposal
+    producer_id = five.ask(five.v, m.OpenSession()).producer_id
+    one = PartitionId(grown.id, 1)
+
+    def publish(seq: int) -> None:
+        assert isinstance(
+            five.ask(five.v, m.Publish(five.batch(grown, producer_id, seq, [b"x"], 1))), m.PublishReply
+        )
+
+    def reads(node: str) -> object:
+        return five.ask(
+            node, m.Fetch((five.name,), "g", 100, 1 << 20, 1, 0, 0.0, 5.0, 0.0, "c", start="latest")
+        )
+
+    publish(0)
+    made = five.ask(five.x, m.SetGroup(five.name, "g", "latest")) if creates else reads(five.x)
+    assert isinstance(made, m.GroupReply | m.FetchReply), made
+    five.drop = m.nothing
+    publish(1)
+    got = [receipt for node in (five.v, five.x) for receipt, _ in receipts(reads(node))]
+    assert [(it.partition, it.span.start, it.span.stop) for it in got] == [(one, 1, 2)]

@@ -6,7 +6,8 @@ that have changed the group, wait for one `Registration` of their node. It
 
 1. has the first register chosen, if no node here has heard of the group (core/requests/proposing.py);
 2. has the present messages skipped, if the group is to begin with what is published from now on
-(core/requests/skipping.py);
+(core/requests/skipping.py), once a majority of each set has that register: their answers name all partitions that may
+have messages;
 3. writes the register to all nodes, until a majority of each awaited set has it.
 
 Each node answers to the register with partitions that it has heard of and the sender has not. Because ALTER asks for
@@ -106,15 +107,20 @@ class Registration(Coordinator):
         known = context.catalogue.group(self.topic, self.name)
         if known is None:
             return self._propose(context, now)
-        if known.latest == Latest.SKIPPING:
-            self.skipping = Skipping(self, context.catalogue.topics[self.topic], known)
-            effects = [Send(node, m.PutGroup(0, known)) for node in context.state.links]
-            return [*effects, *self.skipping.start(context, now), *self._skipped(context, now)]
         self.written = known
         self.put = round_ = self.open_register_round(context, now)
-        topic = context.catalogue.topics[self.topic]
-        put = m.PutGroup(round_.number, known, topic.all_partitions, topic.layout_known)
+        put = self._put(context, round_.number, known)
         return [Send(node, put) for node in round_.members]
+
+    def _put(self, context: Context, number: int, group: Group) -> m.PutGroup:
+        """Return the PUT-GROUP of a round. Nodes answer it with the topic's register if they know more partitions.
+
+        Why only those that are confirmed, while messages are to be skipped: a node that knows that a proposed one is
+        confirmed has to say so, as messages may be there.
+        """
+        topic = context.catalogue.topics[self.topic]
+        partitions = topic.partitions if group.latest == Latest.SKIPPING else topic.all_partitions
+        return m.PutGroup(number, group, partitions, topic.layout_known)
 
     def _propose(self, context: Context, now: Now) -> list[Effect]:
         """Propose the first register, unless this node knows that the topic makes no groups for a FETCH."""
@@ -172,8 +178,10 @@ class Registration(Coordinator):
                 return []
             self.taught[(round_.number, sender)] = None
             topic = context.catalogue.topics[self.topic]
-            put = m.PutGroup(round_.number, self.written, topic.all_partitions, topic.layout_known)
-            return [Send(sender, m.PutTopic(0, topic)), Send(sender, put)]
+            return [
+                Send(sender, m.PutTopic(0, topic)),
+                Send(sender, self._put(context, round_.number, self.written)),
+            ]
         effects = context.take_in_topic(message.topic, now) if message.topic is not None else []
         if not self.done and message.group is not None:
             effects += context.take_in_group(message.group, now)
@@ -191,6 +199,12 @@ class Registration(Coordinator):
         answered = round_.valid(context.state)
         topic = context.catalogue.topics[self.topic]
         sets = required_sets(topic, context.config.nodes, context.config.machines)
+        if self.written is not None and self.written.latest == Latest.SKIPPING:
+            if not self._is_at_each(context, round_, answered, [nodes for each in sets for nodes in each]):
+                return []
+            self.close_rounds(context)
+            self.put, self.skipping = None, Skipping(self, topic, self.written)
+            return [*self.skipping.start(context, now), *self._skipped(context, now)]
         for number in range(topic.partitions):
             there = self._is_at_each(context, round_, answered, sets[number])
             if there and self.written is not None and not self.written.deleted:
