@@ -44,7 +44,7 @@ from quorumq.node.clients import Credentials
 from quorumq.node.inflow import Inflow
 from quorumq.node.node import EXIT_STORAGE, Node
 from quorumq.node.quotas import UNREFUSED
-from quorumq.node.shares import price
+from quorumq.node.shares import SPANS, price
 from quorumq.node.transport import ConnectionLost, Outflow, Transport
 from quorumq.node.weights import foreign_bytes, stale_after, weight_of
 from quorumq.storage.damage import DamagedBatch
@@ -72,7 +72,6 @@ HAS_NAMES: Final = (m.MetadataReply, m.ShowReply, m.Failed)
 
 HINT_COST: Final = 16
 """Cost of looking for the name that was meant, in small requests (shares.py)."""
-
 
 # Without a call for each.
 _new_envelope: Final[Callable[[type[m.Envelope], tuple[object, ...]], m.Envelope]] = tuple.__new__
@@ -427,8 +426,9 @@ class Inbound:
         if isinstance(counted, m.Fetch):
             self.node.readers.fetching(counted, self.software, self.host, self.node.clock().mono)
         elif isinstance(request, m.Publish):
-            now, made_ms = self.node.clock(), request.batch.header.published_ms
-            ahead_ms = made_ms - (now.wall_ms - request.age_ms)
+            now, header = self.node.clock(), request.batch.header
+            self.node.shares.spend(self.whose, len(header.spans) // SPANS)
+            ahead_ms = header.published_ms - (now.wall_ms - request.age_ms)
             self.node.producer_clocks.published(self._producer, ahead_ms, now.mono)
         return Request(key, request, self._caller)
 

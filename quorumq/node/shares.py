@@ -35,6 +35,10 @@ BODY_BYTES: Final = 16 * KIB
 """Bytes of a body that cost as much as a small request: it is written, and sent to the replicas."""
 
 
+SPANS: Final = 3
+"""Spans of a batch that cost as much as a small request, beside their bytes: each replica looks for the producer id
+of each, and keeps it."""
+
 REST_S: Final = 250e-6
 """Seconds that a client rests for each small request's worth beyond its share, while others are there. That is some
 times what the work takes, and bounds a producer of large batches to 65 MB a second then."""

@@ -10,10 +10,22 @@ import trio
 
 from quorumq.core import messages as m
 from quorumq.core.messages.effects import Event, Request
+from quorumq.core.values.types import DERIVED, PartitionId, ProducerId, Span
 from quorumq.node.node import Node
-from quorumq.node.shares import BESIDE_S, BODY_BYTES, HEADER_BYTES, REST_S, SHARE, SHARE_ALONE, Shares, price
+from quorumq.node.shares import (
+    BESIDE_S,
+    BODY_BYTES,
+    HEADER_BYTES,
+    REST_S,
+    SHARE,
+    SHARE_ALONE,
+    SPANS,
+    Shares,
+    price,
+)
+from quorumq.wire.batch import Message, encode_record, pack_spans
 from quorumq.wire.codec import encode_message
-from sim.shell.memory import pair
+from sim.shell.memory import WALL_MS, pair
 from tests.node.memory import Client, World, world
 
 FLOODS = 20
@@ -75,6 +87,23 @@ async def test_a_resting_client_goes_on_at_its_time() -> None:
         began = trio.current_time()
         await greedy.ask(m.OpenSession())
         assert trio.current_time() - began == pytest.approx(1000 * REST_S, abs=0.01)
+
+
+async def test_a_batch_of_many_producer_ids_costs_by_their_number() -> None:
+    """Each is looked for and kept by all replicas: a calm client's request came after several such batches."""
+    async with world("a") as cluster:
+        calm = await cluster.client("a", address="calm:1")
+        greedy = await cluster.client("a", address="greedy:1")
+        topic = await greedy.topic(rf=1)
+        record = [encode_record(Message(b"x"))] * 600
+        spans = tuple(sorted(Span(ProducerId(DERIVED, n, 7 * n, n), 0, 1) for n in range(600)))
+        batch = pack_spans(PartitionId(topic.id, 0), spans, WALL_MS, record)
+        await calm.ask(m.OpenSession())
+        began = trio.current_time()
+        assert isinstance(await greedy.ask(m.Publish(batch)), m.PublishReply)
+        await greedy.ask(m.OpenSession())
+        least = price(len(batch.raw), 600) + 600 // SPANS - SHARE
+        assert trio.current_time() - began >= least * REST_S
 
 
 @pytest.mark.parametrize(
