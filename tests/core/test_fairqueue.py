@@ -89,6 +89,8 @@ def wide(partitions: int = 200) -> Cluster:
     [
         (fetch(), 200),
         (fetch()._replace(partitions=(3,)), 1),
+        (fetch("g!dead")._replace(partitions=(3,)), 1),
+        (fetch("fresh")._replace(partitions=(3,)), limits.COSTLY_PER_STEP),
         (fetch()._replace(topics=("jobs", "j*")), 203),
         (fetch()._replace(topics=("j*",), partitions=(1, 2)), 4),
         (fetch()._replace(topics=tuple("*" * n for n in range(1, 30))), limits.COSTLY_PER_STEP),

@@ -15,6 +15,7 @@ from quorumq.core import messages as m
 from quorumq.core.cluster.catalogue import Catalogue
 from quorumq.core.cluster.topics import is_pattern
 from quorumq.core.values import limits
+from quorumq.core.values.deadnames import DEAD_SUFFIX
 
 RUN: Final = 8
 """Cost of a run of messages to vote on, to release or to close."""
@@ -32,6 +33,9 @@ def runs(count: int) -> int:
 def _of_fetch(catalogue: Catalogue, request: m.Fetch) -> int:
     topics = request.topics
     if len(topics) == 1 and topics[0] in catalogue.living:  # mostly
+        key = (catalogue.living[topics[0]], request.group)
+        if key not in catalogue.groups and not request.group.endswith(DEAD_SUFFIX):
+            return limits.COSTLY_PER_STEP  # it makes the group, as SetGroup does
         return len(request.partitions) or len(catalogue.topics[catalogue.living[topics[0]]].replicas)
     looked_at = _of_names(catalogue, topics)
     if looked_at >= limits.COSTLY_PER_STEP:
