@@ -43,8 +43,8 @@ REST_MAX_S: Final = 0.05
 VALUES_MAX: Final = 50_000
 """Values of a body of JSON: 1,000 messages with 40 headers each have some 46,000."""
 
-LONG_BYTES: Final = 64 * 1024
-"""Bytes of a body that takes less than a millisecond to check and to decode, without a turn."""
+LONG_BYTES: Final = 4 * 1024
+"""Bytes of a body that takes about a millisecond to check and to decode, without a turn: a form may be all names."""
 
 _MARKS: Final = (b",", b"[", b"{")
 

@@ -523,7 +523,7 @@ async def test_a_long_body_of_sqs_is_checked_and_read_in_a_turn_and_a_short_one_
             await shop.ok("SendMessage", QueueUrl=f"{URL}/shop-jobs", MessageBody="x" * size)
             assert seen == steps
         seen.clear()
-        answer = await shop.query("SendMessage", QueueUrl=f"{URL}/shop-jobs", MessageBody="\xe9" * LONG_BYTES)
+        answer = await shop.query("SendMessage", QueueUrl=f"{URL}/shop-jobs", MessageBody="\xe9" * 64 * 1024)
         assert (answer.status, seen) == (200, ["turn"] + ["pause"] * 24)
         seen.clear()
         assert (await Sdk(it.app, "shop", "wrong").ask("SendMessage", Body="x" * LONG_BYTES)).status == 403
