@@ -133,6 +133,7 @@ class Cluster:
                 "hold_min": self.options.hold_times[0],
                 "kept": self.around.keeps,
                 "schedule": self.schedule.to_json(),
+                **({"wait_max": options.wait_max} if options.wait_max else {}),
             },
         )
         world.note("sim", "phase", phase="faults", seconds=options.fault_time)

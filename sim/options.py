@@ -102,6 +102,8 @@ class Options:
     # that do not come back.
     relay: bool = False
     fault_time: float = 6.0  # seconds of faults before everything is healed
+    # Longest wait in seconds of a message or a publish, in a run without faults; 0: there may be faults.
+    wait_max: float = field(default=0.0, repr=False)
     check: float = 0.0  # share of the steps of cores that are followed by the core's own `check`
     # Runs of equal values of one producer id that a span map keeps in a tuple, before it sorts them otherwise.
     small: int = field(default=512, repr=False)

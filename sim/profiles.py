@@ -80,6 +80,39 @@ def draw_moves(rng: random.Random) -> Options:
     return dataclasses.replace(options, joining=joining, limit=another.choice((0.0, 0.0, 0.6)))
 
 
+def draw_calm(rng: random.Random) -> Options:
+    """Draw clusters without faults, in which clients publish, consume and ack, and nothing waits for long.
+
+    In two thirds of the seeds slots move meanwhile, and nodes are added, drained and removed.
+    """
+    options = draw_moves(rng)
+    none = "loss duplicate spikes slow reject dead extend claim leave vanish partial shred replay redrive rewind unmake"
+    none += " pause limit purge alter targeted_faults by_id inspectors guests late_group derive dead_readers deletions"
+    none += " rivals relay room delayed ttl_share retry_early delay names"
+    if rng.random() < 1 / 3:
+        none += " moves joining"
+    calm: dict[str, Any] = {
+        **dict.fromkeys(none.split(), 0),
+        "hold_time_max": 8.0,
+        "hold_times": (4.0, 8.0),
+        "max_deliveries": 50,
+        "auto_create_groups": True,
+        "fetch_bytes": 1 << 20,
+        "batches": 12,
+        "fault_time": 8.0,
+        "wait_max": 1.0,
+    }
+    options = dataclasses.replace(options, **calm)
+    return dataclasses.replace(
+        options,
+        latency=min(options.latency, 0.01),
+        fsync=min(options.fsync, 0.01),
+        moves=min(options.moves, 0.1),
+        batch_messages=min(options.batch_messages, 8),
+        fetch_messages=max(options.fetch_messages, 4),
+    )
+
+
 def draw_groups(rng: random.Random) -> Options:
     """Draw small clusters in which groups come with a FETCH, are deleted and made again, without other faults.
 
@@ -282,6 +315,7 @@ PROFILES: dict[str, Callable[[random.Random], Options]] = {
     "wide": lambda rng: draw_swarm(rng, {(5, 3): 2, (7, 3): 1}),
     # Partitions move from node to node all the time, and there are more nodes than replicas.
     "moves": draw_moves,
+    "calm": draw_calm,
     "store": swarm_with(disk="store"),  # every node on quorumq's own store
     "long": swarm_with(fault_time=40.0, batches=40, producers=4, consumers=6),  # with more of everything
     # Every core's own `check` after every step, and its journal compared with what it knows.

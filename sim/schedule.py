@@ -95,9 +95,10 @@ def draw(seed: int, profile: str = "swarm") -> Schedule:
     """
     if profile not in PROFILES:
         raise ValueError(f"profile is {profile!r}: it must be one of {', '.join(PROFILES)}")
-    options = draw_distance(
-        random.Random(f"{seed}/distance"), PROFILES[profile](random.Random(f"{seed}/options"))
-    )
+    options = PROFILES[profile](random.Random(f"{seed}/options"))
+    if options.wait_max:
+        return Schedule(seed, profile, options)
+    options = draw_distance(random.Random(f"{seed}/distance"), options)
     faults = draw_faults(random.Random(f"{seed}/faults"), options)
     losses = draw_losses(random.Random(f"{seed}/losses"), options)
     losses += draw_damage(random.Random(f"{seed}/damage"), options, losses)

@@ -30,6 +30,7 @@ from sim.checkers.paused import PausedGroups
 from sim.checkers.settings import SettingsAsWritten
 from sim.checkers.standing import CreationsStand
 from sim.checkers.thin_air import NoThinAir
+from sim.checkers.waits import NoLongWaits
 from sim.checkers.wins import ExclusiveWins
 
 CHECKERS: tuple[type[Checker], ...] = (
@@ -49,6 +50,7 @@ CHECKERS: tuple[type[Checker], ...] = (
     CreationsStand,
     FailedIsNo,
     Live,
+    NoLongWaits,
     OneWrongClock,
     SettingsAsWritten,
     OneLayout,

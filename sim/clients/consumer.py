@@ -66,7 +66,8 @@ class Consumer(Deriving):
         shortest, longest = options.hold_times
         hold = shortest if rng.random() < 0.5 else rng.uniform(shortest, longest)
         wait = rng.choice((0.0, 0.2, 1.0))
-        least = 1 if self.world.healed or rng.random() < 0.8 else rng.randint(1, options.fetch_messages)
+        at_once = self.world.healed or options.wait_max
+        least = 1 if at_once or rng.random() < 0.8 else rng.randint(1, options.fetch_messages)
         most = options.fetch_healed if self.world.healed else options.fetch_messages
         asked = self.world.time
         sent_at = self.clock.mono(asked)

@@ -12,7 +12,9 @@ from rich.console import Console
 
 import sim.campaign
 from quorumq.core.messages import ReceiptPart, RejectRequest
-from quorumq.core.values.types import Span
+from quorumq.core.node.voter import Voter
+from quorumq.core.partition.batches import Batches, Missing
+from quorumq.core.values.types import Now, Span
 from quorumq.history import read_history
 from sim.__main__ import main
 from sim.campaign import Report, run_campaign
@@ -31,12 +33,34 @@ from tests.core.steps import DEATH, fetch, outcomes, published, receipts, replic
 
 
 @pytest.mark.parametrize(
-    ("profile", "seeds"), [("swarm", 4), ("store", 2), ("checked", 1), ("quiet", 1), ("clocks", 1)]
+    ("profile", "seeds"),
+    [("swarm", 4), ("store", 2), ("checked", 1), ("quiet", 1), ("clocks", 1), ("calm", 2)],
 )
 def test_seeds_pass(profile: str, seeds: int) -> None:
     report = run_campaign(profile, 500, seeds, 1)
     assert report.failures == []
     assert report.counts["delivered"] > 10 * seeds
+
+
+def pulls_after_the_grace(self: Batches, entry: Missing, now: Now) -> bool:
+    return entry.since + self.node.config.sync_grace <= now.mono
+
+
+@pytest.mark.parametrize(
+    ("seed", "owner", "name", "plant"),
+    [
+        (163, Batches, "_is_overdue", pulls_after_the_grace),
+        (32, Voter, "_refuse_store", lambda *args: []),
+    ],
+)
+def test_the_calm_profile_finds_long_waits(
+    seed: int, owner: type, name: str, plant: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert draw(seed, "calm").faults == ()
+    assert run_schedule(draw(seed, "calm")).violations == []
+    monkeypatch.setattr(owner, name, plant)
+    (violation,) = run_schedule(draw(seed, "calm")).violations
+    assert violation.startswith("no long waits")
 
 
 def test_in_the_clocks_profile_one_clock_is_wrong_and_nothing_else_goes_down() -> None:
@@ -65,9 +89,10 @@ def test_all_dead_letters_are_listed_in_the_end_however_many_pages_they_take() -
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", [13500057, 13500108])
+@pytest.mark.parametrize("seed", [13500057, 13500108, 8100025, 8200174])
 def test_seeds_of_moves_that_once_failed_pass(seed: int) -> None:
-    """A guest of a pattern and of a topic that refuses it; a deletion that a removed node had to hear of."""
+    """A guest of a pattern and of a topic that refuses it; a deletion that a removed node had to hear of; a removal
+    beside a topic on that node; a node that lost a slot before it had joined."""
     assert run_schedule(draw(seed, "moves")).violations == []
 
 

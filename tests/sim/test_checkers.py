@@ -8,7 +8,8 @@ import pytest
 
 from quorumq.core.values.types import Incarnation, Owner, Stamp
 from quorumq.history import Row, check_row, owner_text, token_text
-from sim.checkers import check_history
+from sim.checkers import Violation, check_history
+from sim.checkers.waits import NoLongWaits
 
 PRODUCER_ID = "a.1.5eed.1"
 OUTPUT = "~derived.1.0dd.1"
@@ -1212,6 +1213,42 @@ def test_a_retry_has_the_numbers_of_the_first_try() -> None:
     assert tried(0, 1).broken() == []
     assert tried(1, 1).broken() == ["no thin air"]
     assert tried(1, 2).broken() == [], "what it retries is not there"
+
+
+def long_waits(story: Story, bound: float = 1.0) -> list[Violation]:
+    checker = NoLongWaits(bound)
+    for row in story.rows:
+        if row["kind"] in checker.kinds:
+            checker.see(row)
+    return checker.verdict()
+
+
+def acked(story: Story, ballot: int, at: float) -> Story:
+    """The client acks a message, number ``ballot``, and has nothing in hand then."""
+    return story.add("client:c", "ack", at, op=2, outcome="invoke", **story.of(ballot, ballot, ballot + 1, 0))
+
+
+def test_nothing_waits_for_long_while_a_client_waits() -> None:
+    """Each message waits for 1.5 s. The client has another one in hand meanwhile, but for the last."""
+    story = acked(Story().publish(stop=1).deliver(0), 0, 0.5)
+    story.publish(start=1, stop=3).deliver(1, start=1, stop=2)
+    acked(story, 1, 2.2).deliver(2, start=2, stop=3)
+    acked(story, 2, 2.5)
+    assert long_waits(story) == []
+    story.publish(start=3, stop=4).deliver(3, start=3, stop=4, at=4.2)
+    assert [violation.promise for violation in long_waits(story)] == ["no long waits"]
+    assert long_waits(story, 0.0) == []
+
+
+@pytest.mark.parametrize("starts", [True, False])
+def test_no_publish_waits_for_long_unless_a_node_has_just_started(starts: bool) -> None:
+    story = Story()
+    publish = {"topic": "t", "partition": 0, "spans": [[PRODUCER_ID, 0, 1]], "op": 1}
+    story.add("client:p", "publish", outcome="invoke", crcs="0000000a", published_ms=10, **publish)
+    if starts:
+        story.add("node:b", "start", 0.5, incarnation=1, outcome="fresh")
+    story.add("client:p", "publish", 1.6, outcome="ok", **publish)
+    assert bool(long_waits(story)) is not starts
 
 
 def test_a_read_of_labels_shows_the_last_confirmed_change() -> None:

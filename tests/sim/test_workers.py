@@ -7,12 +7,12 @@ import dataclasses
 import pytest
 
 from sim.checkers.base import Checker, name
+from sim.checkers.waits import NoLongWaits
 from sim.clients.worker import is_poison
 from sim.options import Options
 from sim.rules import patched, rule_named
 from sim.runner import Outcome, run_schedule
 from sim.schedule import Schedule
-from tests.sim.idle import IdleClients
 from tests.sim.neighbours import DeathsByNeighbours
 
 POISONED = Options(
@@ -75,7 +75,7 @@ def test_nor_does_it_where_workers_come_and_go(seed: int, buffer: int) -> None:
     outcome = outcome_of(seed, fetch_messages=buffer, consumers=3, stops=0.2)
     assert outcome.violations == []
     assert any(row["kind"] == "reject" for row in outcome.rows)
-    assert (judged(DeathsByNeighbours(), outcome), judged(IdleClients(), outcome)) == ([], [])
+    assert (judged(DeathsByNeighbours(), outcome), judged(NoLongWaits(1.0), outcome)) == ([], [])
     outcome = outcome_of(seed, fetch_messages=buffer, consumers=3, stops=0.2, leave=0.3)
     assert outcome.violations == []
     assert any(row["kind"] == "leave" for row in outcome.rows)
@@ -99,9 +99,9 @@ def test_a_coordinator_that_missed_a_hold_without_its_voters_delivers_a_suspect_
 def test_no_one_idles_while_work_waits(seed: int, buffer: int) -> None:
     outcome = outcome_of(seed, fetch_messages=buffer, consumers=3)
     assert outcome.violations == []
-    assert judged(IdleClients(), outcome) == []
+    assert judged(NoLongWaits(1.0), outcome) == []
 
 
 def test_somebody_idles_where_no_idle_client_gets_suspects() -> None:
     with patched(rule_named("idle-clients-get-suspects").patches):
-        assert any(judged(IdleClients(), outcome_of(seed, consumers=3)) for seed in range(4))
+        assert any(judged(NoLongWaits(1.0), outcome_of(seed, consumers=3)) for seed in range(4))
