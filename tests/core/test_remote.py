@@ -199,6 +199,28 @@ def test_a_node_that_knows_that_the_topic_makes_no_groups_proposes_none_for_anot
     assert {*proposed} == {"a"}
 
 
+def test_a_node_that_answers_without_messages_at_once_is_not_asked_in_a_loop() -> None:
+    """A pattern's FETCH goes on without a topic that refuses the group, so its parts are empty, and no failure."""
+    cluster = Cluster(3)
+    topic = cluster.topic(rf=1, partitions=8)
+    elsewhere = tuple(at for at, members in enumerate(topic.replicas) if members != ("a",))
+    cluster.drop = lambda sender, to, message: to == "a" and isinstance(message, m.PutTopic)
+    cluster.ask("b", m.AlterTopic("jobs", auto_create_groups=False))
+    parts = 0
+
+    def count(sender: str, to: str, message: object) -> bool:
+        nonlocal parts
+        parts += isinstance(message, m.RemoteFetch)
+        assert parts < 100, "a storm"
+        return isinstance(message, m.PutTopic | m.SyncTopics)
+
+    cluster.drop = count
+    key = cluster.submit("a", fetch("new", wait=1.0)._replace(topics=("jo*",), partitions=elsewhere))
+    cluster.advance(1.1)
+    assert isinstance(cluster.replies[key], m.FetchReply)
+    assert 4 < parts < 40
+
+
 def test_a_parked_fetch_elsewhere_is_answered_by_the_publish() -> None:
     cluster = Cluster(5)
     topic, producer_id = filled(cluster, 1, 5, 1)

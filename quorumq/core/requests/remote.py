@@ -26,7 +26,8 @@ SUB_FETCH_MARGIN_S = 1.0
 """Seconds beyond its longest wait after which a sub-fetch to a silent node is given up."""
 
 ASK_AGAIN_S = (0.1, 0.5)
-"""Shortest and longest pause in seconds before partitions that every node has refused are asked for again.
+"""Shortest and longest pause in seconds before partitions are asked for again that every node has refused, or that a
+sub-fetch answered without messages within the shortest one.
 
 Each pause is twice as long as the one before: a new slot votes after some round trips, or not for long."""
 
@@ -41,12 +42,14 @@ class SubFetch(NamedTuple):
     """A part of a FETCH that another node serves.
 
     Attributes:
+        since: time at which it was sent (monotonic seconds).
         until: time until which its answer is of use (monotonic seconds).
         partitions: partitions that it is about.
         messages, size: its share of the FETCH's limits, in messages and bytes.
     """
 
     node: NodeId
+    since: float
     until: float
     partitions: tuple[PartitionId, ...]
     messages: int
@@ -145,15 +148,16 @@ class SplitCoordinator(GroupReader):
             )
             round_ = self.open_round(context, (target,), now, wait + SUB_FETCH_MARGIN_S)
             until = now.mono + wait + min(self.request.hold_time, context.config.request_timeout)
-            self.sub_fetches[round_.number] = SubFetch(target, until, tuple(chosen), share, capacity)
+            self.sub_fetches[round_.number] = SubFetch(
+                target, now.mono, until, tuple(chosen), share, capacity
+            )
             if any(context.catalogue.group(one.topic, self.register_name) is None for one in chosen):
                 self.unsure[round_.number] = None
             effects.append(Send(target, m.RemoteFetch(round_.number, tuple(chosen), sub_fetch)))
         if refused:
-            self.unserved.append(SubFetch("", 0.0, tuple(refused), max(1, messages), max(1, size)))
-            if self.again_at <= now.mono:  # else they are asked for with those that wait
-                self.again_at, self.pause = now.mono + self.pause, min(2 * self.pause, ASK_AGAIN_S[1])
-                context.state.at(self.again_at, ("again", self.key))
+            self._set_aside(
+                context, SubFetch("", 0.0, 0.0, tuple(refused), max(1, messages), max(1, size)), now
+            )
         return effects
 
     def _target(self, context: Context, partition: PartitionId, at: int, now: Now) -> NodeId | None:
@@ -224,6 +228,13 @@ class SplitCoordinator(GroupReader):
         enough = self.won_messages >= self.request.min_messages and self.won_bytes >= self.request.min_bytes
         full = self.won_messages >= self.request.max_messages or self.won_bytes >= self.request.max_bytes
         full = full or self.crowded or any(map(is_suspect, self.slices)) or (self.hinted and not self.slices)
+        at_once = (
+            ended is not None and ended.node not in self.asked and now.mono < ended.since + ASK_AGAIN_S[0]
+        )
+        if ended is not None and at_once and not (enough or full) and now.mono < self.park_until:
+            # The group may be refused there, and a pattern's FETCH goes on without the topic: no storm of sub-fetches.
+            self._set_aside(context, ended, now)
+            return []
         if not self.sub_fetches:
             if enough or full or now.mono >= self.park_until:
                 return self._answer(context, now)
@@ -231,17 +242,27 @@ class SplitCoordinator(GroupReader):
         if full:
             return self._answer(context, now)
         if ended is not None and not enough and now.mono < self.park_until:
-            return self._open_legs(context, *ended[2:], now)
+            return self._open_legs(context, *ended[3:], now)
         if enough and not self.over:
             self.over = True
             context.state.at(now.mono + GATHER_S, ("gathered", self.key))
         return []
 
+    def _set_aside(self, context: Context, ended: SubFetch, now: Now) -> None:
+        """Have partitions asked for again after a pause, with those that wait already."""
+        self.unserved.append(ended)
+        if self.again_at <= now.mono:
+            self.again_at = min(now.mono + self.pause, max(now.mono, self.park_until))
+            self.pause = min(2 * self.pause, ASK_AGAIN_S[1])
+            context.state.at(self.again_at, ("again", self.key))
+
     def go_on(self, context: Context, now: Now) -> list[Effect]:
-        """Ask again for partitions that each node has refused: a slot may vote by now."""
+        """Ask again for partitions that each node has refused, as a slot may vote by now, or answered at once."""
         self.asked.clear()
+        if not self.sub_fetches:
+            return self._go_on(context, now)
         again, self.unserved = self.unserved, []
-        return [effect for ended in again for effect in self._open_legs(context, *ended[2:], now)]
+        return [effect for ended in again for effect in self._open_legs(context, *ended[3:], now)]
 
     def on_gathered(self, context: Context, now: Now) -> list[Effect]:
         """Answer: there is enough, and the other sub-fetches have had their chance."""
