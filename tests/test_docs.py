@@ -1,4 +1,4 @@
-"""docs/protocol.md can be cited; pictures are new; paths and links lead somewhere; patterns are their programs."""
+"""Pages of the protocol can be cited; pictures are new; paths and links lead somewhere; patterns are their programs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from quorumq.testing import Message as FakeMessage
 
 ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "docs" / "pictures"
-PROTOCOL = (ROOT / "docs" / "protocol.md").read_text()
+PROTOCOL, LAYOUTS = ((ROOT / "docs" / f"{name}.md").read_text() for name in ("protocol", "layouts"))
 WORDS_MAX = 60
 """Words of one paragraph, one item of a list, or one cell of a table."""
 
@@ -29,41 +29,42 @@ LINK = re.compile(r"\]\(((?!https?:)[^)\s#]*)(?:#([^)\s]+))?\)")
 
 NAME = r"section \d+|G\d|\"[^\"]+\"|[A-Z]{3,}(?:-[A-Z]+)?(?: [A-Z]{3,})?"
 CITATION = re.compile(
-    rf"protocol\.md\)?,? (?:promise |and )?((?:{NAME})(?:(?:, | and )(?:promise )?(?:{NAME}))*)"
+    rf"(protocol|layouts)\.md\)?,? (?:promise |and )?((?:{NAME})(?:(?:, | and )(?:promise )?(?:{NAME}))*)"
 )
 
 
-def locations() -> set[str]:
-    """Return the citable texts: headings, terms in bold, and the first cell of each row, in lower case."""
-    headings = re.findall(r"^#+ (.+)$", PROTOCOL, re.MULTILINE)
-    bold = re.findall(r"\*\*([^*]+?)\.?\*\*", PROTOCOL)
-    rows = re.findall(r"^\| ([^|]+) \|", PROTOCOL, re.MULTILINE)
+def locations(page: str) -> set[str]:
+    """Return the citable texts of a page: headings, terms in bold, and the first cell of each row, in lower case."""
+    text = LAYOUTS if page == "layouts" else PROTOCOL
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    bold = re.findall(r"\*\*([^*]+?)\.?\*\*", text)
+    rows = re.findall(r"^\| ([^|]+) \|", text, re.MULTILINE)
     return {text.lower() for text in (*headings, *bold, *rows)}
 
 
-def citations() -> list[tuple[str, str]]:
-    """(file, name) of each citation of the page in the tree, across line breaks and comment signs."""
-    cited: dict[tuple[str, str], None] = {}
+def citations() -> list[tuple[str, str, str]]:
+    """(file, page, name) of each citation of the pages in the tree, across line breaks and comment signs."""
+    cited: dict[tuple[str, str, str], None] = {}
     for folder in ("quorumq", "sim", "spark", "tests", "docs"):
         for path in sorted((ROOT / folder).rglob("*")):
             if path.suffix not in (".py", ".md") or path == Path(__file__):
                 continue
             text = re.sub(r"\s*\n\s*#?\s*", " ", path.read_text())
-            for names in CITATION.findall(text):
+            for page, names in CITATION.findall(text):
                 for name in re.findall(NAME, names):
-                    cited[str(path.relative_to(ROOT)), name.strip('"')] = None
+                    cited[str(path.relative_to(ROOT)), page, name.strip('"')] = None
     return list(cited)
 
 
-@pytest.mark.parametrize(("path", "name"), citations())
-def test_every_cited_test_exists(path: str, name: str) -> None:
+@pytest.mark.parametrize(("path", "page", "name"), citations())
+def test_every_cited_test_exists(path: str, page: str, name: str) -> None:
     if name.startswith("section "):
         assert f"\n## {name.removeprefix('section ')}. " in PROTOCOL, (
             f"{path} cites {name} of docs/protocol.md"
         )
         return
-    assert any(re.search(rf"\b{re.escape(name.lower())}\b", location) for location in locations()), (
-        f"{path} cites {name!r} of docs/protocol.md, which has no such heading, term or row"
+    assert any(re.search(rf"\b{re.escape(name.lower())}\b", location) for location in locations(page)), (
+        f"{path} cites {name!r} of docs/{page}.md, which has no such heading, term or row"
     )
 
 
@@ -72,7 +73,7 @@ def test_citations_are_found() -> None:
 
 
 def test_no_paragraph_is_long() -> None:
-    for block in re.split(r"\n\s*\n", PROTOCOL):
+    for block in re.split(r"\n\s*\n", PROTOCOL + LAYOUTS):
         for item in re.split(r"\n(?=\s*(?:\d+\. |- |\|))", block):
             for cell in item.split(" | ") if item.lstrip().startswith("|") else [item]:
                 words = len(cell.split())

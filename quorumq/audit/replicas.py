@@ -46,7 +46,7 @@ def counting(moved: Sequence[Slots], rf: float, sent: Moment | None, done: Momen
 
     Why: a node that has adopted a layout gives no vote in an earlier one. So a set is over once too few of its nodes
     are left for a majority. It is also over once a node has the second set after it. That is proposed only after the
-    set between is trusted (docs/protocol.md, LAYOUTS 7).
+    set between is trusted (docs/layouts.md, LAYOUTS 7).
 
     Args:
         moved: the lines about the partition's layouts, of all nodes.

@@ -1,7 +1,7 @@
 """A node with an empty directory asks a running cluster to let it in, and waits until an operator adds it.
 
 It dials the addresses of ``join`` in turn, says HELLO without a node list, and shows that it knows the secret. A node
-that knows it as a member answers with all that a directory begins with (docs/protocol.md, MEMBERS).
+that knows it as a member answers with all that a directory begins with (docs/layouts.md, MEMBERS).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One layout a number (protocol.md, LAYOUTS): all nodes that have a layout of a partition have the same set in it."""
+"""One layout a number (layouts.md, LAYOUTS): all nodes that have a layout of a partition have the same set in it."""
 
 from __future__ import annotations
 

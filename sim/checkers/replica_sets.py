@@ -53,7 +53,7 @@ class ReplicaSets:
 
         Why: a node that has adopted a layout gives no vote in an earlier one. So a set is over once too few of its
         nodes are left for a majority. It is over, too, once a node has the second set after it, which is proposed only
-        after the set between is trusted (docs/protocol.md, LAYOUTS 7).
+        after the set between is trusted (docs/layouts.md, LAYOUTS 7).
 
         Args:
             rf: number of slots that the partition was made with.

@@ -1,4 +1,4 @@
-"""Moves and raises towards nodes whose disk or memory is full (docs/protocol.md, LAYOUTS 13 and RAISE 1)."""
+"""Moves and raises towards nodes whose disk or memory is full (docs/layouts.md, LAYOUTS 13 and RAISE 1)."""
 
 from __future__ import annotations
 

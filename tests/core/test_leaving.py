@@ -1,4 +1,4 @@
-"""A node that is drained or removed answers its clients at once (docs/protocol.md, MEMBERS 12)."""
+"""A node that is drained or removed answers its clients at once (docs/layouts.md, MEMBERS 12)."""
 
 from __future__ import annotations
 

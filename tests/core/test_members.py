@@ -1,4 +1,4 @@
-"""A cluster gets more nodes: who is a member, how it begins, and what it may vote on (docs/protocol.md, MEMBERS)."""
+"""A cluster gets more nodes: who is a member, how it begins, and what it may vote on (docs/layouts.md, MEMBERS)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Moves of partitions between the nodes of a cluster (docs/protocol.md, LAYOUTS)."""
+"""Moves of partitions between the nodes of a cluster (docs/layouts.md, LAYOUTS)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Raises of the replication factor (docs/protocol.md, RAISE)."""
+"""Raises of the replication factor (docs/layouts.md, RAISE)."""
 
 from __future__ import annotations
 

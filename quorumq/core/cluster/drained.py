@@ -1,4 +1,4 @@
-"""Values that an acceptor refuses because of nodes that are drained or removed (docs/protocol.md, MEMBERS 12).
+"""Values that an acceptor refuses because of nodes that are drained or removed (docs/layouts.md, MEMBERS 12).
 
 A removed node has no partition. Each majority that removes it meets each that places something on it, so an acceptor
 of both refuses the second one. If each of two acceptors refused the other's value, and the third had lost its directory

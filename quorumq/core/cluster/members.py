@@ -1,4 +1,4 @@
-"""Members of the cluster, as one node knows them (docs/protocol.md, MEMBERS).
+"""Members of the cluster, as one node knows them (docs/layouts.md, MEMBERS).
 
 The voters, who keep the registers, are the nodes that the cluster was made with, or five of these, until a voter's slot
 goes to another member, or members are added to them. All members keep replicas and serve clients. A member's number is

@@ -255,7 +255,7 @@ class Peers:
         """Take note of starts that another node has seen, as if their HELLOs had come here.
 
         Why: a node that lost its directory may have been one of the few that knew a start. An emptied directory of
-        that node would pass for its first one (docs/protocol.md, MEMBERS 6).
+        that node would pass for its first one (docs/layouts.md, MEMBERS 6).
         """
         records: list[PeerSeen] = []
         for node, incarnation, directory in starts:

@@ -1,7 +1,7 @@
 """Raises of the replication factor: the next placement of a partition whose set has fewer slots than its topic wants.
 
 The number wanted stands in the topic's layout. Each partition gets there by itself: nodes copy its payload as learners,
-then all of them get slots in one layout, then the set before is dropped (docs/protocol.md, RAISE).
+then all of them get slots in one layout, then the set before is dropped (docs/layouts.md, RAISE).
 """
 
 from __future__ import annotations

@@ -322,7 +322,7 @@ def required_sets(
     """Return the sets, by partition, that each need a majority with a register, proposed partitions included.
 
     A partition that moves has several: the set before the move may still act while some of its nodes have not heard
-    of the layout, and the set of a chosen layout may act any moment (docs/protocol.md, LAYOUTS).
+    of the layout, and the set of a chosen layout may act any moment (docs/layouts.md, LAYOUTS).
     """
     drawn = replica_sets(topic, topic.all_partitions, nodes, machines)
     sets: list[dict[tuple[NodeId, ...], None]] = [{members: None} for members in drawn]

@@ -2,7 +2,7 @@
 
 It is as with a partition's slot (core/recovery/joining.py). The layout is announced by its choice: a majority of the
 voters before has accepted it durably. So a node that learns the registers anew hears of it from one of them, and waits
-until it is decided (docs/protocol.md, MEMBERS).
+until it is decided (docs/layouts.md, MEMBERS).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Once it is removed, its peers answer nothing any more, and each request would wait for its timeout. A RELEASE would
 reach no node, and what a FETCH holds would wait until its hold runs out. So a drained node coordinates no publishes and
-deliveries: when it is removed, nothing is held through it (docs/protocol.md, MEMBERS).
+deliveries: when it is removed, nothing is held through it (docs/layouts.md, MEMBERS).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Members of the cluster: the next layout of the cluster is chosen, and written to a majority of the voters.
 
-It says which nodes may link, serve and get partitions, and which are voters (docs/protocol.md, MEMBERS). It is chosen
+It says which nodes may link, serve and get partitions, and which are voters (docs/layouts.md, MEMBERS). It is chosen
 by the voters of the layout before, because a number is to have one content, and a member's number one node.
 """
 

@@ -2,7 +2,7 @@
 
 A layout is one value that wins whole. It is built on the one before, which this node has adopted, and chosen as any
 first register is (core/requests/proposing.py). No node adopts it before a majority of the nodes has it durably as
-chosen: a node that learns the registers anew hears of it then (docs/protocol.md, LAYOUTS).
+chosen: a node that learns the registers anew hears of it then (docs/layouts.md, LAYOUTS).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Replicas of one node as layouts place them: made, moved to a new set, left as sources, discarded.
 
-A layout counts here once it is durable (docs/protocol.md, LAYOUTS). Until then replicas answer as members of the set
+A layout counts here once it is durable (docs/layouts.md, LAYOUTS). Until then replicas answer as members of the set
 before. A replica that is left keeps its payload as a source until a later layout releases it.
 """
 

@@ -476,7 +476,7 @@ class Member(NamedTuple):
 
 
 class ClusterLayout(NamedTuple):
-    """Members of the cluster, as one value that wins whole (docs/protocol.md, MEMBERS)."""
+    """Members of the cluster, as one value that wins whole (docs/layouts.md, MEMBERS)."""
 
     number: int
     made: Stamp  # stamp of the proposal that was chosen
