@@ -85,6 +85,8 @@ async def test_times_of_a_topic_may_be_timedeltas() -> None:
         (lambda client: client.consumer("jobs", 7), "7 is no name"),
         (lambda client: client.consumer([b"jobs"], "g"), "b'jobs' is no name"),
         (lambda client: client.fetch("jobs", "g", hold_time="5s"), "hold_time is '5s'"),
+        (lambda client: client.publish("jobs", b"", partition="0"), "partition is '0': give its number"),
+        (lambda client: client.publish("jobs", b"", partition=0.0), "partition is 0.0: give its number"),
         (lambda client: client.create_topic("other", ttl="1d"), "ttl is '1d': give seconds or a timedelta"),
         (lambda client: client.create_topic("other", backoff=["1s"]), "backoff is '1s'"),
     ],

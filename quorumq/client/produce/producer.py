@@ -434,8 +434,11 @@ class Producer:
         )
 
     def _existing(self, number: int) -> PartitionId:
-        if 0 <= number < len(self._ids):
-            return self._ids[number]
+        try:
+            if 0 <= number < len(self._ids):
+                return self._ids[number]
+        except TypeError:
+            raise UsageError(f"partition is {number!r:.60}: give its number, from 0") from None
         there = plural(len(self._ids), "partition")
         raise NotFound(f"topic {self.topic!r} has {there}, numbered from 0: there is no {number}")
 
