@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from quorumq.core.messages import AckRequest, Failed, HoldReply, HoldsRequest
+import pytest
+
+from quorumq.core import messages as m
 from quorumq.core.messages.effects import LinkDown
 from quorumq.core.requests.holdround import QUIET_S
+from quorumq.core.values import limits
 from quorumq.core.values.errors import Code
+from tests.core.cluster import Cluster
 from tests.core.steps import check_failed, fetch, receipts, with_messages
 
 
 def test_a_fetch_on_a_node_without_links_is_refused_at_once() -> None:
     cluster = with_messages(10)
-    cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch(most=1)))))
+    cluster.ask("a", m.AckRequest(receipts(cluster.ask("a", fetch(most=1)))))
     cluster.feed("a", LinkDown("b"), LinkDown("c"))
     rounds = cluster.nodes["a"].state.round_count
     check_failed(cluster.ask("a", fetch(wait=1.0)), None, "ask another node")
@@ -19,23 +23,41 @@ def test_a_fetch_on_a_node_without_links_is_refused_at_once() -> None:
     assert sum(item.receipt.span.size for item in receipts(cluster.ask("b", fetch()))) == 9
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_so_is_one_of_a_group_that_has_not_looked_at_all_batches(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It began a round on what it had looked at, without end in one step."""
+    cluster = Cluster(3, seed)
+    topic = cluster.topic(partitions=2)
+    producer_id = cluster.ask("a", m.OpenSession()).producer_id
+    for partition in range(2):
+        for seq in range(40):
+            cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, seq, [b"x"], partition)))
+    monkeypatch.setattr(limits, "LOOKS_PER_STEP", 2)
+    cluster.ask("a", fetch(most=1))
+    cluster.feed("a", LinkDown("b"), LinkDown("c"))
+    for wait in (0.0, 1.0):
+        check_failed(cluster.ask("a", fetch(wait=wait)), "too-few-replicas", "ask another node")
+
+
 def test_a_fetch_that_only_meets_abstentions_pauses_between_its_rounds() -> None:
     cluster = with_messages(10, hold_time_max=10.0)
-    cluster.ask("a", AckRequest(receipts(cluster.ask("a", fetch(most=1)))))
-    cluster.drop = lambda sender, to, message: isinstance(message, HoldsRequest)
+    cluster.ask("a", m.AckRequest(receipts(cluster.ask("a", fetch(most=1)))))
+    cluster.drop = lambda sender, to, message: isinstance(message, m.HoldsRequest)
     for name in "bc":
         cluster.crash(name)
     rounds = cluster.nodes["a"].state.round_count
-    abstained: list[HoldReply] = []
+    abstained: list[m.HoldReply] = []
 
     def drop(sender: str, to: str, message: object) -> bool:
-        if isinstance(message, HoldReply) and message.abstained:
+        if isinstance(message, m.HoldReply) and message.abstained:
             abstained.append(message)
-        return isinstance(message, HoldsRequest)
+        return isinstance(message, m.HoldsRequest)
 
     cluster.drop = drop
     reply = cluster.ask("a", fetch(wait=1.0), 1.1)
-    assert isinstance(reply, Failed), "an empty answer would be taken for an empty queue"
+    assert isinstance(reply, m.Failed), "an empty answer would be taken for an empty queue"
     assert (reply.code, "in quarantine" in reply.detail) == (Code.TOO_FEW_REPLICAS, True)
     assert abstained
     assert cluster.nodes["a"].state.round_count - rounds <= 2 + 1.0 / QUIET_S[0], "not every few milliseconds"

@@ -91,7 +91,7 @@ class FetchCoordinator(GroupReader):
             over = now.mono >= min(self.park_until, self.held_until)
             if self._satisfied() or (over and self.won):
                 return effects + self.answer(context, now)
-            answers = over and (self.tried or self.unregistered)
+            answers = over and (self.tried or self.unregistered or self.unanswered)
             # The rest of a short pause is the client's; after a long one it is to ask again, and not at once.
             wait = self.park_until if self.unregistered else self.look_at
             if now.mono < wait - (BACKOFF_S[1] if answers else 0.0):
