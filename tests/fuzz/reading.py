@@ -15,6 +15,7 @@ from quorumq.node.connections import CLIENT_REQUESTS, PEER_MESSAGES, Inbound
 from quorumq.node.logs import make_log
 from quorumq.node.producers import ProducerClocks
 from quorumq.node.readers import Readers
+from quorumq.node.shares import Shares
 from quorumq.wire.codec import UnknownMessage, decode_message, encode_message
 from quorumq.wire.frames import HANDSHAKE_BYTES_MAX, Frame, FrameReader
 from tests.fuzz.draw import KEYS
@@ -40,6 +41,7 @@ class Taking(Inbound):
             capacity=nothing,
             changes=Changes(log),
             producer_clocks=ProducerClocks(log),
+            shares=Shares(lambda: 0.0),
         )
         super().__init__(node, nothing, "127.0.0.1:1", nothing, {}, Counter())
         self.refusals = 0
