@@ -606,7 +606,7 @@ def test_a_users_workload_runs_under_every_fault_and_is_judged(tmp_path: Path) -
     assert done.exit_code == 1
     assert set(fields["faults"]) == {fault.kind for fault in SCHEDULE.faults} - {"bereave"}
     assert fields["left_out"] == {"bereave": 1}
-    assert fields["counts"]["published"]
+    assert fields["counts"]["delivered"]  # on a busy machine each publish beside the faults may be unknown
     rows = list(read_history(sorted((keep / "histories").glob("*.jsonl"))))
     assert counted(rows)["delivered"] == fields["counts"]["delivered"]
     without = [row for row in rows if row["kind"] != "ack"]
