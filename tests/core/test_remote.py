@@ -153,6 +153,20 @@ def test_partitions_that_every_node_refuses_are_asked_for_less_and_less_often() 
     assert [asked.count(number) for number in numbers] == [12, 12]
 
 
+def test_partitions_of_a_node_in_quarantine_are_not_asked_for_in_a_loop_after_the_park() -> None:
+    """It is the only replica of some, and another node is silent, so that the FETCH goes on for some seconds."""
+    cluster = Cluster(3, hold_time_max=20.0)
+    opened(cluster, rf=1, partitions=8)
+    asked(cluster, "a", fetch())
+    cluster.crash("a")
+    cluster.drop = lambda sender, to, message: isinstance(message, m.RemoteFetchReply) and sender == "b"
+    key = cluster.submit("a", fetch(hold_time=10.0, wait=1.0))
+    cluster.advance(0.9)
+    assert key not in cluster.replies
+    cluster.advance(6.0)
+    assert key in cluster.replies
+
+
 @pytest.mark.parametrize("node", ["a", "b", "c"])
 def test_messages_too_large_for_the_fetch_are_not_asked_for_again(node: str) -> None:
     """Neither in one step, if a node asks itself, nor with another node, for as long as the client would wait."""

@@ -252,7 +252,9 @@ class SplitCoordinator(GroupReader):
         """Have partitions asked for again after a pause, with those that wait already."""
         self.unserved.append(ended)
         if self.again_at <= now.mono:
-            self.again_at = min(now.mono + self.pause, max(now.mono, self.park_until))
+            self.again_at = now.mono + self.pause
+            if now.mono < self.park_until:
+                self.again_at = min(self.again_at, self.park_until)
             self.pause = min(2 * self.pause, ASK_AGAIN_S[1])
             context.state.at(self.again_at, ("again", self.key))
 
