@@ -190,11 +190,13 @@ def test_no_way_leads_a_long_dead_letter_to_a_full_node(full: Any) -> None:
 
 
 def test_a_dead_letter_is_cut_to_its_bones() -> None:
-    record = Record(3, 1, Kind.DEAD, DEATH._replace(error_class="E" * 9000, fingerprint="é" * 9000))
+    record = Record(
+        3, 1, Kind.DEAD, DEATH._replace(error_class="E" * 9000, fingerprint="é" * 9000, interruptions=3)
+    )
     cut = bare(record)
     assert cut.letter is not None
     assert cut[:3] == record[:3]
-    assert (cut.letter.ballot, cut.letter.reason) == (DEATH.ballot, "rejected")
+    assert (cut.letter.ballot, cut.letter.reason, cut.letter.interruptions) == (DEATH.ballot, "rejected", 3)
     assert cut.letter.text_bytes <= 128 * 3 + 20
     assert bare(cut) == cut
     assert bare(Record(3, 1, Kind.ACKED)) == Record(3, 1, Kind.ACKED)

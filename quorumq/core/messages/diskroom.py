@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 from quorumq.core.messages import records as r
 from quorumq.core.values.limits import DEATH_BARE_MAX
-from quorumq.core.values.types import Death, Kind, Record
+from quorumq.core.values.types import Kind, Record
 
 
 class Capacity(IntEnum):
@@ -97,17 +97,13 @@ def bare(record: Record) -> Record:
     death = record.letter
     if death is None:
         return record
-    cut = Death(
-        ballot=death.ballot,
-        reason=death.reason,
+    cut = death._replace(
         error_class=death.error_class[:DEATH_BARE_MAX],
         fingerprint=death.fingerprint[:DEATH_BARE_MAX],
-        attempts=death.attempts,
-        published_ms=death.published_ms,
-        first_delivered_ms=death.first_delivered_ms,
-        last_delivered_ms=death.last_delivered_ms,
-        died_ms=death.died_ms,
-        node=death.node,
-        redrives=death.redrives,
+        message="",
+        stack="",
+        consumer="",
+        consumer_version="",
+        host="",
     )
     return record._replace(letter=cut)
