@@ -1,4 +1,4 @@
-"""The history: every kind survives writing and reading, the page and the code agree, and nonsense is named."""
+"""The history: every kind survives writing and reading, the command prints the schema, and nonsense is named."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import gzip
 import io
 import json
 import os
-import re
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -30,6 +30,7 @@ from quorumq.history import (
     spans_value,
     token_text,
 )
+from quorumq.history.__main__ import lines
 
 PAGE = Path(__file__).parents[1] / "docs" / "history.md"
 PRODUCER_ID = ProducerId("node-a", 3, (1 << 64) - 1, 7)
@@ -113,38 +114,18 @@ def test_every_field_is_of_use() -> None:
         assert bool(spec.outcomes) <= ("outcome" in (*spec.required, *spec.optional))
 
 
-def table(heading: str) -> list[list[str]]:
-    part = PAGE.read_text().split(f"## {heading}\n")[1].split("\n## ")[0]
-    rows = [line for line in part.splitlines() if line.startswith("|")]
-    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[2:]]
-
-
-def names(cell: str) -> tuple[str, ...]:
-    """Names of a cell, with those that a name in italics stands for."""
-    stand_ins = {
-        name: tuple(re.findall(r"`([^`]+)`", those))
-        for name, those in re.findall(r"^- \*(\w+)\*: (`.+)$", PAGE.read_text(), re.M)
-    }
-    each = re.findall(r"`([^`]+)`|\*(\w+)\*", cell)
-    return tuple(name for plain, short in each for name in (stand_ins[short] if short else (plain,)))
-
-
-def test_the_page_lists_the_fields_and_kinds_of_the_code() -> None:
-    for heading, fields in (("Fields of every line", COMMON), ("Fields of some kinds", FIELDS)):
-        rows = [(cell[0].strip("`"), cell[1], cell[2]) for cell in table(heading)]
-        assert rows == [(name, field.shape, field.meaning) for name, field in fields.items()]
-    rows = [
-        (
-            cell[0].strip("`"),
-            tuple(cell[1].split(", ")),
-            names(cell[2]),
-            names(cell[3]),
-            names(cell[4]),
-            cell[5],
+def test_the_command_prints_every_kind_and_field() -> None:
+    rows = list(lines())
+    for name, field in (*COMMON.items(), *FIELDS.items()):
+        assert f"  {name} ({field.shape}): {field.meaning}" in rows
+    for name, kind in KINDS.items():
+        block = takewhile(
+            lambda row: row.startswith("    "), rows[rows.index(f"  {name}: {kind.meaning}") + 1 :]
         )
-        for cell in table("Kinds")
-    ]
-    assert rows == [(name, *spec) for name, spec in KINDS.items()]
+        stated = dict(row.strip().split(": ") for row in block)
+        titles = ("written by", "must have", "may have", "outcomes")
+        expected = zip(titles, (kind.writers, kind.required, kind.optional, kind.outcomes), strict=True)
+        assert stated == {title: ", ".join(names) for title, names in expected if names}
 
 
 def test_the_example_on_the_page_is_a_history(tmp_path: Path) -> None:

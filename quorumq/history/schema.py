@@ -1,6 +1,6 @@
 """The schema of a history: every field, every kind of line, and a check of lines.
 
-docs/history.md is compared with these tables by a test, both ways.
+`python -m quorumq.history` prints it; docs/history.md has the rules beside it.
 """
 
 from __future__ import annotations
