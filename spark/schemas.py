@@ -2,7 +2,7 @@
 
 The tables are the contract between the data source, which fills them, and all that query them: our own jobs, a
 notebook, a user's SQL. So names are those of the protocol (docs/protocol.md, "Words"), and a name means one thing in
-every table. The meaning of a column stands here once: a test compares docs/spark.md with it.
+every table. The meaning of a column stands here once, and `python -m spark columns` prints it.
 """
 
 from __future__ import annotations
@@ -35,22 +35,19 @@ class Column(NamedTuple):
 
 _NAME: Final = (
     Column("id", TEXT, "the message's id, as the command line and the client write it"),
-    Column("topic", TEXT, "the topic's name; its id in hex where no register says the name"),
-    Column("topic_id", TEXT, "the topic's id in hex: another one after the topic was deleted and made again"),
+    Column("topic", TEXT, "the topic's name; its id in hex if no register has the name"),
+    Column("topic_id", TEXT, "the topic's id in hex; it changes if the topic is deleted and created again"),
     Column("partition", SMALL, "the partition's number"),
-    Column("producer_id", TEXT, "who numbered the message, as in a history: `node.n.nonce.k`"),
+    Column("producer_id", TEXT, "its producer id, as in a history: `node.n.nonce.k`"),
     Column("seq", NUMBER, "the message's number within its producer id and partition"),
 )
 _CONTENT: Final = (
     Column("key", BYTES, "the message's key", True),
     Column("headers", T.MapType(T.StringType(), T.StringType()), "its headers", True),
-    Column("payload", BYTES, "its payload; null where no intact copy was found", True),
+    Column("payload", BYTES, "its payload; null if no intact copy was found", True),
     Column("size", NUMBER, "bytes of the payload", True),
     Column("crc", TEXT, "CRC-32C of the record's bytes, 8 hex digits, as `crcs` in a history", True),
 )
-SHARED: Final = {"Columns of messages": (*_NAME, *_CONTENT)}
-"""Columns of several tables, which docs/spark.md lists once, by its heading."""
-
 TABLES: Final[dict[str, tuple[Column, ...]]] = {
     "copies": (
         Column("node", TEXT, "the replica that has this copy"),
@@ -58,24 +55,31 @@ TABLES: Final[dict[str, tuple[Column, ...]]] = {
         *_CONTENT,
         Column("published_at", TIME, "when the batch was made, by its producer's time of day"),
         Column("received_at", TIME, "when this replica stored it, by its own time of day", True),
-        Column("delay_ms", NUMBER, "not to be delivered for so long from `published_at`"),
-        Column("ttl_ms", NUMBER, "expires after so long; 0: as the topic says"),
-        Column("intact", FLAG, "whether the bytes match their checksum"),
+        Column("delay_ms", NUMBER, "milliseconds from `published_at` before which it is not delivered"),
+        Column("ttl_ms", NUMBER, "milliseconds after which it expires; 0: as the topic says"),
+        Column("intact", FLAG, "true if the bytes match their checksum"),
         Column("batch", NUMBER, "the replica's own number of the batch"),
-        Column("segment", NUMBER, "which segment of its journal the copy is in"),
-        Column("offset", NUMBER, "where the batch's record begins in that file"),
+        Column("segment", NUMBER, "number of the segment of its journal with the copy"),
+        Column("offset", NUMBER, "offset of the batch's record in that file"),
     ),
     "messages": (
         *_NAME,
         *_CONTENT,
         Column("published_at", TIME, "when the batch was made, by its producer's time of day"),
-        Column("delay_ms", NUMBER, "not to be delivered for so long from `published_at`; null live", True),
-        Column("ttl_ms", NUMBER, "expires after so long; 0: as the topic says; null live", True),
+        Column(
+            "delay_ms",
+            NUMBER,
+            "milliseconds from `published_at` before which it is not delivered; null live",
+            True,
+        ),
+        Column(
+            "ttl_ms", NUMBER, "milliseconds after which it expires; 0: as the topic says; null live", True
+        ),
         Column("replicas", TEXTS, "the nodes with an intact copy, sorted"),
         Column(
             "damaged", TEXTS, "the nodes whose only copies are damaged, sorted; live they count as absent"
         ),
-        Column("reclaimed", TEXTS, "the nodes that dropped it, as nobody needs it, sorted; empty live"),
+        Column("reclaimed", TEXTS, "the nodes that dropped it because no group needs it, sorted; empty live"),
         Column("asked", TEXTS, "the nodes of `replica_set` that were read, or that answered, sorted"),
         Column("replica_set", TEXTS, "the nodes that the topic assigns to the partition, sorted"),
     ),
@@ -83,22 +87,22 @@ TABLES: Final[dict[str, tuple[Column, ...]]] = {
         *_NAME,
         Column("group", TEXT, "the group for which the message is a dead letter"),
         Column("generation", GENERATION, "the group's generation in which it died"),
-        Column("n", SMALL, "the redrive number: how often it had been redriven before"),
+        Column("n", SMALL, "number of earlier redrives"),
         Column(
             "resolution",
             TEXT,
-            "what became of it: `dead` (still a dead letter), `redriven`, `acked`, `purged`, `reopened` by a rewind, "
-            "or `closed`: settled, and all that is known besides is that",
+            "its end: `dead` (still a dead letter), `redriven`, `acked`, `purged`, `reopened` by a rewind, or `closed` "
+            "(settled, and nothing else is known)",
         ),
-        Column("reason", TEXT, "why: `rejected`, `max-deliveries` or `expired`"),
+        Column("reason", TEXT, "`rejected`, `max-deliveries` or `expired`"),
         Column("error_class", TEXT, "the class of the error that the consumer reported"),
         Column("message", TEXT, "its text"),
         Column("stack", TEXT, "its traceback"),
         Column("fingerprint", TEXT, "16 hex digits, equal for equal failures; computed when it died"),
-        Column("attempts", SMALL, "how often it had been delivered"),
+        Column("attempts", SMALL, "number of its deliveries"),
         Column("published_at", TIME, "when the batch was made", True),
-        Column("first_delivered_at", TIME, "when it was first delivered, where that is known", True),
-        Column("last_delivered_at", TIME, "when it was last delivered, where that is known", True),
+        Column("first_delivered_at", TIME, "when it was first delivered; null if unknown", True),
+        Column("last_delivered_at", TIME, "when it was last delivered; null if unknown", True),
         Column(
             "died_at", TIME, "when it died, by the time of day of the node that wrote the dead letter", True
         ),
@@ -111,20 +115,20 @@ TABLES: Final[dict[str, tuple[Column, ...]]] = {
         Column("replicas", TEXTS, "the nodes that have the record, sorted"),
     ),
     "problems": (
-        Column("node", TEXT, "whose directory it is; empty where nothing in it says"),
-        Column("path", TEXT, "the directory; empty where it was not given"),
+        Column("node", TEXT, "the directory's node; empty if nothing in it says"),
+        Column("path", TEXT, "the directory; empty if it was not given"),
         Column("segment", NUMBER, "the segment of its journal", True),
-        Column("offset", NUMBER, "where it begins in that file", True),
-        Column("bytes", NUMBER, "how much cannot be read", True),
+        Column("offset", NUMBER, "its offset in that file", True),
+        Column("bytes", NUMBER, "number of unreadable bytes", True),
         Column(
             "kind",
             TEXT,
-            "`torn` (the last write, which nobody was told of), `body` (a batch's), `record` (a message's), `damage`, "
-            "`hole` (found when the directory was salvaged), `missing` (a file), `not-trusted`, or `absent` (a node "
-            "without whose directory dead letters may be missing)",
+            "`torn` (the last write, which was never confirmed), `body` (a batch's), `record` (a message's), `damage`, "
+            "`hole` (found when the directory was salvaged), `missing` (a file), `not-trusted`, or `absent` (dead "
+            "letters may be missing because the directory of this node was not read)",
         ),
-        Column("reason", TEXT, "what was found, in words"),
-        Column("impact", TEXT, "what the tables lack for it"),
+        Column("reason", TEXT, "the finding, in words"),
+        Column("impact", TEXT, "contents that the tables lack because of it"),
     ),
 }
 """Every table by its name in `option("table", …)`."""

@@ -15,23 +15,21 @@ from ..schemas import TABLES
 from .arrow import shown_ms
 
 READ: Final = {
-    "table": "which table: " + ", ".join(TABLES),
-    "data": "data directories of nodes, offline: separated by commas, or a JSON list; `load(path)` means the same",
-    "nodes": "`host:port,…` of a running cluster, live: a look that holds, counts and consumes nothing",
+    "table": ", ".join(TABLES),
+    "data": "offline: data directories of nodes, separated by commas or as a JSON list; `load(path)` means the same",
+    "nodes": "live: `host:port,…` of a running cluster",
     "path": "the same as `data`",
-    "columns": "only these columns, separated by commas: what is not wanted is not read",
+    "columns": "only these columns, separated by commas; others are not read",
     "topic": "only these topics, by name, separated by commas",
     "partition": "only these partitions, separated by commas",
     "group": "only these groups, separated by commas",
     "bodies": "false: key, headers, payload, size and digest are null, and no bodies are read for them (default true)",
-    "verify": "false: bodies are not read to see whether they are intact; what is not known to be damaged counts as "
-    "intact (default true)",
-    "settled": "false: of `deadletters` only what is a dead letter now (default true: those that were settled too, as "
-    "far as the journals still have them)",
-    "onDamage": "fail (default): whatever cannot be read ends the read; report: go on without it, and `problems` lists "
-    "it",
-    "since": "offline, of `deadletters`: only those behind these `positions` of a run's `summary.json`. Newer segments "
-    "alone are read; if a node deleted one, all dead letters that it still has come again",
+    "verify": "false: bodies are not checked, and count as intact unless they are known to be damaged (default true)",
+    "settled": "false: `deadletters` has only present dead letters (default true: settled ones too, while the journals "
+    "have them)",
+    "onDamage": "fail (default): an unreadable part ends the read; report: it is left out, and `problems` lists it",
+    "since": "offline, of `deadletters`: only those after these `positions` of a run's `summary.json`. Only newer "
+    "segments are read; if a node deleted one, all dead letters that it still has come again",
     "splitBytes": "bytes of a journal that one Spark task reads (default 67108864)",
     "buckets": "Spark tasks per topic partition, each with a share of the producer ids (default 1)",
     "timeout": "live: seconds that a request may take, all attempts together (default 30)",
@@ -44,17 +42,17 @@ STREAM: Final = {
         for name in ["table", "data", "path", "columns", "topic", "partition", "group", "bodies", "onDamage"]
     },
     "maxBytesPerTrigger": "most bytes of journals that a micro-batch reads, of all nodes together (default 268435456)",
-    "from": "earliest (default): begin with the dead letters that are there; latest: with those that come",
-    "onGap": "fail (default): a node's journal no longer reaches back to the checkpoint, or it is another one; reread: "
-    "all dead letters that this node still has come again, but for those that another node proves to be known",
+    "from": "earliest (default): begin with the existing dead letters; latest: with new ones",
+    "onGap": "fail (default): it ends if a node's journal no longer reaches back to the checkpoint, or is another "
+    "one; reread: all dead letters that this node still has come again, but for those that another node proves known",
 }
 """Options of `readStream`."""
 
 WRITE: Final = {
     "nodes": "`host:port,…` of the cluster",
     "action": "publish (default) or redrive",
-    "topic": "publish: to which topic; it must be there",
-    "job": "publish: a name for this write. Written twice under one name, a row is published once",
+    "topic": "publish: an existing topic",
+    "job": "publish: a name for this write. If a row is written twice under one name, it is published once",
     "group": "publish: with message ids as `id`, the group that the rows are derived for (default spark)",
     "timeout": READ["timeout"],
 }

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from pyspark.sql.types import StructType
 
-from spark.schemas import SHARED, TABLES, Column, schema
+from spark.__main__ import main
+from spark.schemas import TABLES, schema
 from spark.source.options import READ, STREAM, WRITE
 
-DOCS = Path(__file__).parents[2] / "docs"
-DOC = "\n".join((DOCS / name).read_text() for name in ("spark.md", "spark-tables.md"))
+DOC = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
 
 
 @pytest.mark.parametrize("table", TABLES)
@@ -34,12 +34,8 @@ def test_a_schema_carries_the_meanings(table: str) -> None:
 
 def section(title: str) -> str:
     match = re.search(rf"^#+ {re.escape(title)}\n(.*?)(?=^#|\Z)", DOC, re.S | re.M)
-    assert match is not None, f"no page of Spark has a section {title!r}"
+    assert match is not None, f"docs/spark.md has no section {title!r}"
     return match[1]
-
-
-def listed(columns: Iterable[Column]) -> list[str]:
-    return [f"| `{column.name}` | {column.type.simpleString()} | {column.meaning} |" for column in columns]
 
 
 def rows_in(title: str) -> list[str]:
@@ -47,17 +43,13 @@ def rows_in(title: str) -> list[str]:
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_the_page_lists_every_column(table: str) -> None:
-    shared = {title: columns for title, columns in SHARED.items() if set(columns) <= set(TABLES[table])}
-    named = {title for title in SHARED if title.lower() in section(f"`{table}`")}
-    assert named == set(shared)
-    own = [column for column in TABLES[table] if not any(column in columns for columns in shared.values())]
-    assert rows_in(f"`{table}`") == listed(own)
-
-
-@pytest.mark.parametrize("title", SHARED)
-def test_the_page_lists_columns_of_several_tables_once(title: str) -> None:
-    assert rows_in(title) == listed(SHARED[title])
+def test_the_command_prints_every_column(table: str) -> None:
+    printed = CliRunner().invoke(main, ["columns", table]).output.splitlines()
+    assert printed == [
+        table,
+        *(f"  {column.name} ({column.type.simpleString()}): {column.meaning}" for column in TABLES[table]),
+    ]
+    assert set(printed) <= set(CliRunner().invoke(main, ["columns"]).output.splitlines())
 
 
 @pytest.mark.parametrize(
