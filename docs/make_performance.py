@@ -1,7 +1,7 @@
-"""Measure, and write the tables of docs/performance.md: `python docs/make_performance.py --turns 5`.
+"""Measure, and write the table of docs/performance.md: `python docs/make_performance.py --turns 5`.
 
-Every row is a command that anybody can run. They run in turn, so many times each, and a row shows medians. Without
-anything else on the machine that takes some minutes a turn.
+Every row is a command of `quorumq bench`. The commands run in turn, and a row shows medians. A turn takes some minutes
+on a quiet machine.
 """
 
 from __future__ import annotations
@@ -26,15 +26,14 @@ COMMANDS = (
     "backlog --single --messages 20000",
     "sizes",
     "replicas",
-    "hot",
 )
-QUICK = {"hot": ("--turns", "10"), "latency": ("--messages", "200"), "fanin": ("--messages", "1000")}
+QUICK = {"latency": ("--messages", "200"), "fanin": ("--messages", "1000")}
 RATES = ("publish", "consume", "stream", "deliveries", "before", "after")
 LEGS = {"publish_ms": "publish", "publish_to_delivery_ms": "delivered", "ack_ms": "ack", "whole_ms": "whole"}
 
 
 def median(found: list[dict[str, Any]], *path: str) -> float | None:
-    """Of what is at that place in each; None where it is not."""
+    """Median of the values at a path in each result; None if no result has one."""
     values = []
     for one in found:
         value: Any = one
@@ -79,8 +78,8 @@ def row(command: str, found: list[dict[str, Any]]) -> str:
     return f"| `{what}` | {'; '.join(cells)} | {cpu} |"
 
 
-def tables(results: dict[str, list[dict[str, Any]]], *, quick: bool) -> str:
-    """What stands between the marks."""
+def table(results: dict[str, list[dict[str, Any]]], *, quick: bool) -> str:
+    """The text between the marks of the page."""
     machine = results["drain"][0]["machine"]
     loads = [one["machine"]["load_before"] for found in results.values() for one in found]
     fsyncs = [
@@ -98,26 +97,10 @@ def tables(results: dict[str, list[dict[str, Any]]], *, quick: bool) -> str:
         "|---|---|---|",
     ]
     for command, found in results.items():
-        if command == "hot":
-            continue
         runs = [one.get("runs", [one]) for one in found]
         for index in range(len(runs[0])):
             varies = [name for name in ("size", "rf") if len({run.get(name) for run in runs[0]}) > 1]
             lines.append(row(command, [{**one[index], "varies": varies} for one in runs]))
-    lines += ["", "`python -m tests.measure.hot`, µs a batch by layer:", ""]
-    layers = ("client", "codec", "core", "journal", "write", "other")
-    lines.append(
-        f"| | {' | '.join(layers)} | all, µs a message | core steps, messages between nodes, commits |"
-    )
-    lines.append("|---" * (len(layers) + 3) + "|")
-    for index, first in enumerate(results["hot"][0]["rows"]):
-        rows = [one["rows"][index] for one in results["hot"]]
-        us = [median(rows, "us", layer) or 0.0 for layer in layers]
-        counts = ", ".join(str(first["counts"].get(key, 0)) for key in ("steps", "messages", "commits"))
-        shown = " | ".join(f"{value:,.0f}" for value in us)
-        lines.append(
-            f"| {first['operation']} {first['messages']} | {shown} | {sum(us) / first['messages']:,.1f} | {counts} |"
-        )
     return "\n".join(lines)
 
 
@@ -131,13 +114,13 @@ def main() -> None:
         for command, found in results.items():
             print(f"turn {turn + 1} of {given.turns}: {command}", file=sys.stderr)
             less = QUICK.get(command, ("--messages", "5000"))
-            program = ["tests.measure.hot"] if command == "hot" else ["quorumq", "bench", *command.split()]
-            line = [sys.executable, "-m", *program, *(less if given.quick else ()), "--json"]
+            program = [sys.executable, "-m", "quorumq", "bench", *command.split()]
+            line = [*program, *(less if given.quick else ()), "--json"]
             done = subprocess.run(line, check=True, stdout=subprocess.PIPE, text=True)
             found.append(json.loads(done.stdout))
     before, begin, rest = PAGE.read_text().partition("<!-- measured -->\n")
     _, end, after = rest.partition("<!-- end -->\n")
-    PAGE.write_text(f"{before}{begin}{tables(results, quick=given.quick)}\n{end}{after}")
+    PAGE.write_text(f"{before}{begin}{table(results, quick=given.quick)}\n{end}{after}")
 
 
 if __name__ == "__main__":
