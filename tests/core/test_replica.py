@@ -9,6 +9,7 @@ import pytest
 from quorumq.core import messages as m
 from quorumq.core.messages.effects import Damaged, Unsent
 from quorumq.core.messages.records import BatchStored
+from quorumq.core.values import limits
 from quorumq.core.values.types import Death, ProducerId, Span, Stamp, Topic
 from tests.core.cluster import Cluster
 from tests.core.steps import (
@@ -110,6 +111,14 @@ def test_a_fetch_is_cut_at_its_bytes_but_gives_at_least_one() -> None:
     assert sizes(reply) == 1
     reply = cluster.ask("b", m.Fetch(("jobs",), "g", 100, 1000, 1, 0, 0.0, 10.0, 0.0))
     assert 800 < bodies(reply) <= 1000
+
+
+def test_no_fetch_gets_more_bytes_than_one_answer_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "FETCH_BYTES_MAX", 1000)
+    cluster = Cluster()
+    topic, producer_id = opened(cluster)
+    cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 0, [b"x" * 100] * 50)))
+    assert bodies(cluster.ask("b", m.Fetch(("jobs",), "g", 100, 10 << 30, 1, 0, 0.0, 10.0, 0.0))) <= 1000
 
 
 HOUR_MS = 3_600_000
