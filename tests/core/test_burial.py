@@ -149,6 +149,60 @@ def test_after_a_start_whose_time_of_day_moved_the_others_say_what_is_too_old(re
     assert counts(cluster, "b") == (0, 0, 3), "nobody contradicts"
 
 
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("restarted", ["a", "ab", "abc"])
+def test_a_fetch_after_a_start_whose_time_of_day_moved_expires_only_what_certain_clocks_say(
+    restarted: str, own: bool
+) -> None:
+    cluster = Cluster(hold_time_max=5.0)
+    topic, producer_id = published(cluster, 0, ttl_s=0.0 if own else MINUTE_S)
+    cluster.ask("a", fetch(hold_time=1.0))
+
+    def publish(seq: int) -> None:
+        batch = cluster.batch(topic, producer_id, seq, [b"x"] * 2, ttl_ms=60_000 if own else 0)
+        cluster.ask("c", m.Publish(batch))
+
+    publish(0)
+    publish(2)
+    cluster.kill(restarted)
+    for node in restarted:
+        cluster.wall_off_ms[node] = 3_600_000
+        cluster.start(node)
+    cluster.advance(8.0)
+    publish(4)
+    reply = cluster.ask("a", fetch(most=2, hold_time=1.0, wait=1.0), 1.0)
+    assert seqs(reply) == [0, 1], "no more than was asked for"
+    cluster.ask("a", m.AckRequest(receipts(reply)))
+    cluster.advance(55.0)  # no more of the first messages' minute
+    assert counts(cluster)[2] == (2 if restarted == "a" else 0), "two certain clocks are a majority"
+    cluster.advance(15.0)
+    assert seqs(cluster.ask("a", fetch(hold_time=1.0))) == ([] if restarted == "a" else [2, 3])
+    cluster.advance(1.0)
+    assert counts(cluster)[2] == (4 if restarted == "a" else 2), (
+        "all know the age of what came after the start"
+    )
+
+
+def test_another_start_within_the_boot_does_not_end_the_uncertainty() -> None:
+    cluster = Cluster(hold_time_max=5.0)
+    cluster.boots = dict.fromkeys("abc", 1)
+    cluster.crash("abc", 6.0)
+    topic, producer_id = published(cluster, 1, ttl_s=12 * MINUTE_S)
+    cluster.ask("a", fetch(hold_time=1.0), 2.0)
+    cluster.kill("abc")
+    for node in "abc":
+        cluster.wall_off_ms[node], cluster.boots[node] = 3_600_000, 2
+        cluster.start(node)
+    cluster.advance(6.0)
+    cluster.ask("c", m.Publish(cluster.batch(topic, producer_id, 1, [b"x"])))
+    cluster.crash("abc", 20.0)
+    assert counts(cluster) == (2, 0, 0)
+    cluster.advance(9 * MINUTE_S)
+    assert counts(cluster) == (2, 0, 0)
+    cluster.advance(1 * MINUTE_S)
+    assert counts(cluster) == (1, 0, 1)
+
+
 def test_an_exhausted_message_is_a_dead_letter_at_once() -> None:
     cluster = Cluster()
     published(cluster, 3, max_deliveries=1)
@@ -226,7 +280,7 @@ def test_young_messages_cost_no_look_at_each_batch(own: bool, monkeypatch: pytes
     view = replica.views.groups["g"]
     assert replica.choice.overdue(view, cluster.now) == []
     assert len(asked) == (40 if own else 1)
-    assert replica.choice.cost_of_overdue(view) == (6 if own else 1)
+    assert replica.choice.cost_of_overdue(view, cluster.now) == (6 if own else 1)
     replica.batches.ages_moved = True
     assert replica.choice.overdue(view, cluster.now) == []
     assert len(asked) == (80 if own else 41), "the order says nothing about ages any more"

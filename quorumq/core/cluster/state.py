@@ -172,7 +172,8 @@ class NodeState:
     quarantine_until: float
     once_lost: bool = False  # True if the directory lost trust in an earlier start
     joins: bool = False  # True if the node was added, and no start of it was trusted before this one
-    uncertain_until: float = float("-inf")  # until then it may not know how old messages are
+    uncertain_until: float = float("-inf")  # until then it may not know how old these batches are:
+    uncertain_below: int = 0  # the number above theirs
     same_boot: frozenset[int] = (
         frozenset()
     )  # the starts that the machine has made since it was booted, this one aside
@@ -388,9 +389,9 @@ class NodeState:
             return passed_ms / 1000
         return max(0, now.wall_ms - wall_ms) / 1000
 
-    def is_uncertain(self, now: Now) -> bool:
-        """Return True if this node may not know how old messages are, as its time of day moved over its start."""
-        return now.mono < self.uncertain_until
+    def is_uncertain(self, now: Now, number: int = 0) -> bool:
+        """Return True if the age of a batch (0: of any) goes by the time of day, and that moved over a boot."""
+        return number < self.uncertain_below and now.mono < self.uncertain_until
 
     # -------------------------------------------------------------------- room
 

@@ -115,7 +115,7 @@ class Hold(NamedTuple):
 
     ``released``: earlier RELEASEs that this replica has not confirmed, to be applied before the HOLD. ``parked`` says
     whether the sender has another FETCH parked for the group: a hint, as in a
-    Heartbeat. ``overdue``: the HOLD is for the dead-lettering of expired messages, not for a client.
+    Heartbeat.
     """
 
     round: int
@@ -128,7 +128,6 @@ class Hold(NamedTuple):
     wants: tuple[Want, ...]
     released: tuple[Released, ...] = ()
     parked: bool = False
-    overdue: bool = False
 
 
 class Granted(NamedTuple):

@@ -210,23 +210,23 @@ class Choice:
             for _, number, _, _ in islice(ready.batches, SCAN_MAX):
                 if self.is_overdue(self.batches.stored[number], now):
                     numbers.append(number)
-                elif self._is_by_age():
+                elif self._is_by_age(now):
                     break  # all others are younger
         return numbers
 
-    def cost_of_overdue(self, view: GroupView) -> int:
+    def cost_of_overdue(self, view: GroupView, now: Now) -> int:
         """Return the cost of `overdue`: 1, and 1 more for each 8 batches that it may look at."""
-        if self._is_by_age():
+        if self._is_by_age(now):
             return 1
         return 1 + sum(min(ready.batches.size, SCAN_MAX) for ready in (view.available, view.suspects)) // 8
 
-    def _is_by_age(self) -> bool:
-        return not (self.batches.with_ttl or self.batches.ages_moved)
+    def _is_by_age(self, now: Now) -> bool:
+        return not (self.batches.with_ttl or self.batches.ages_moved or self.node.is_uncertain(now))
 
     def is_overdue(self, batch: StoredBatch, now: Now) -> bool:
-        """Return True if a batch's time to live is over by our clock."""
+        """Return True if a batch's time to live is over by our clock, which is certain."""
         ttl = batch.header.ttl_ms / 1000 or self.ttl_s
-        return ttl > 0 and now.mono >= batch.born + ttl
+        return ttl > 0 and now.mono >= batch.born + ttl and not self.node.is_uncertain(now, batch.number)
 
     def _pick_named(
         self, view: GroupView, ready: ReadyMessages, named: tuple[Span, ...], picked: Picked, now: Now

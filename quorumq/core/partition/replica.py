@@ -214,8 +214,7 @@ class Replica:
         self, sender: NodeId, incarnation: Incarnation, message: m.Hold, now: Now
     ) -> tuple[m.HoldReply, list[Effect]]:
         """HOLD: vote on each message. The reply need not wait for a disk: holds are in no journal."""
-        uncertain = message.overdue and self.node.is_uncertain(now)
-        if uncertain or self.abstains(message.ballot, now):
+        if self.abstains(message.ballot, now):
             return m.refusal(message, "", self.vector()), []
         view = self.group(message.group)
         if view.paused:

@@ -252,25 +252,29 @@ class Replay:
         """Note how far the time of day has moved, and whether ages go by it that may be wrong.
 
         Since a record of this boot the monotonic clock says by how much. Else all that time may have passed, or not.
+        The first record of this boot shows if an earlier start was uncertain: this one is for the rest of that time.
         """
-        timed = [record for record in self.partitioned if isinstance(record, r.BatchStored | r.DelaysSet)]
-        times = [
-            (record.mono_ms, record.received_ms if isinstance(record, r.BatchStored) else record.at_ms)
-            for record in timed
-            if record.start in state.same_boot and record.mono_ms <= 1000 * now.mono
-        ]
-        if times:
-            mono_ms, wall_ms = max(times)
+        known: list[tuple[float, int]] = []  # monotonic clock and time of day of records of this boot
+        aged: list[int] = []  # time of day of the others: their ages go by that
+        for record in self.partitioned:
+            if not isinstance(record, r.BatchStored | r.DelaysSet):
+                continue
+            wall_ms = record.received_ms if isinstance(record, r.BatchStored) else record.at_ms
+            if record.start in state.same_boot and record.mono_ms <= 1000 * now.mono:
+                known.append((record.mono_ms, wall_ms))
+                continue
+            aged.append(wall_ms)
+            if isinstance(record, r.BatchStored):
+                state.uncertain_below = max(state.uncertain_below, record.number + 1)
+        if known:
+            mono_ms, wall_ms = max(known)
             moved_ms = now.wall_ms - wall_ms - (1000 * now.mono - mono_ms)
             if abs(moved_ms) > MOVED_MS:
                 state.moved_s = moved_ms / 1000
-        else:
-            walls = [
-                record.received_ms if isinstance(record, r.BatchStored) else record.at_ms for record in timed
-            ]
-            moved_ms = now.wall_ms - max(walls, default=now.wall_ms)
-        if abs(moved_ms) > MOVED_MS and len(times) < len(timed):
-            state.uncertain_until = now.mono + DOUBT_S
+                state.uncertain_until = now.mono + DOUBT_S
+        mono_ms, wall_ms = min(known, default=(1000 * now.mono, now.wall_ms))
+        if abs(wall_ms - max(aged, default=wall_ms)) > MOVED_MS:
+            state.uncertain_until = max(state.uncertain_until, mono_ms / 1000 + DOUBT_S)
 
     def _load(self, context: Context, record: r.BatchStored, now: Now, void: dict[int, None]) -> None:
         context.state.next_batch = max(context.state.next_batch, record.number + 1)

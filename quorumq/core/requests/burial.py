@@ -12,7 +12,7 @@ one joins in by chance, because the first may be in quarantine, or may not know.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from quorumq.core import messages as m
 from quorumq.core.messages.effects import Effect
@@ -87,11 +87,6 @@ class Burial(FetchCoordinator):
             effects += self._hold(context, replica, picked, ballot, now)
         return effects
 
-    def open_hold(self, context: Context, *args: Any) -> tuple[HoldRound, m.Hold]:
-        """Mark the HOLD of an overdue message, so that replicas that may not know its age abstain."""
-        round_, hold = super().open_hold(context, *args)
-        return round_, hold._replace(overdue=self.why == OVERDUE)
-
     def finish(self, context: Context, reply: m.ClientReply | None) -> list[Effect]:
         """Finish without a reply, because no client waits for one."""
         return super().finish(context, None)
@@ -126,7 +121,7 @@ def bury(context: Context, now: Now) -> list[Effect]:
             continue  # its topic was deleted meanwhile
         looks -= 1
         for view in list(replica.views.groups.values()):
-            looks -= replica.choice.cost_of_overdue(view)
+            looks -= replica.choice.cost_of_overdue(view, now)
             effects += _bury_group(context, replica, view, under_way, now)
     return effects
 
@@ -176,7 +171,7 @@ def reasons(replica: Replica, view: GroupView, now: Now) -> list[int]:
     if view.skipping or view.paused or view.source is not None:
         return []
     whys = [EXHAUSTED] if view.kept.count(EXHAUSTED) else []
-    if not replica.node.is_uncertain(now) and replica.choice.overdue(view, now):
+    if replica.choice.overdue(view, now):
         whys.append(OVERDUE)
     return whys
 
