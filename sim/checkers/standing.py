@@ -16,7 +16,7 @@ A rewind that was OK stands too: it is the only request that may have made its g
 certain has made nothing; a FETCH that too few replicas answered may have made the group.
 A FETCH never makes a group again that was deleted. One that names a partition is judged there alone.
 For a group that begins at a time, only messages that its producers published from that time on, by their clocks, are
-judged.
+judged. A rewind to latest leaves that time as it is, and its answer names it.
 """
 
 from __future__ import annotations
@@ -145,6 +145,8 @@ class CreationsStand(TopicChecker, DrainedChecker):
         elif which in mine and row["outcome"] == "ok":
             mine[which].ended = row["at"]
             mine[which].generation = row.get("generation")
+            if mine[which].start == "latest":
+                mine[which].from_ms = row.get("from_ms", 0)
             if kind == "fetch" and not row.get("messages"):
                 having = self.having.get(row["group"], {})
                 mine[which].shows = 2 * len(having) > max(len(self.nodes), self.rf)
@@ -380,7 +382,7 @@ def standings(requests: list[Request]) -> Iterator[Standing]:
             min(it.sent for it in makers),
             began >= 0.0,
             frozenset(it.start for it in makers),
-            max((it.from_ms for it in makers if it.start == "time"), default=0),
+            max((it.from_ms for it in makers if it.start in ("time", "latest")), default=0),
             partition,
             request.generation,
         )

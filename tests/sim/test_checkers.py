@@ -964,6 +964,15 @@ def test_messages_published_after_a_creation_are_delivered() -> None:
     assert not Making().made("time", from_ms=10).send(0).drained().stands()
 
 
+@pytest.mark.parametrize("from_ms", [0, 20])
+def test_a_rewind_to_latest_keeps_the_time_that_its_answer_names(from_ms: int) -> None:
+    story = Making().made("time", from_ms=from_ms)
+    base = {"topic": "t", "group": "g", "rewind": True, "op": 9}
+    story.add("client:op", "set_group", outcome="invoke", start="latest", from_ms=0, **base)
+    story.add("client:op", "set_group", outcome="ok", generation=0, from_ms=from_ms, **base)
+    assert story.send(0).drained().stands() is bool(from_ms), "the producer's clock says 10 ms"
+
+
 @pytest.mark.parametrize(("start", "broken"), [("latest", []), ("earliest", ["no loss"])])
 def test_a_message_acked_or_skipped_by_each_group_need_not_be_stored_again(
     start: str, broken: list[str]
