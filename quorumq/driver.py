@@ -200,7 +200,6 @@ class Driver:
     # -------------------------------------------------------------------- effects
 
     def carry_out(self, effects: Iterable[Effect | Done]) -> None:
-        """Carry out effects, in order."""
         port = self.port
         for effect in effects:
             if isinstance(effect, Persist):

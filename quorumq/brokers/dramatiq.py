@@ -119,7 +119,6 @@ class QuorumqBroker(Broker):
             client.close()
 
     def get_declared_queues(self) -> set[str]:
-        """Return the names of all declared queues."""
         return set(self.queues)
 
     def declare_queue(self, queue_name: str) -> None:

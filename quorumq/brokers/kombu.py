@@ -145,7 +145,6 @@ class Channel(virtual.Channel):
         return self.pid == os.getpid()
 
     def option(self, name: str, default: Any = None) -> Any:
-        """Return a transport option."""
         return self.connection.client.transport_options.get(name, default)
 
     def changed(self) -> None:
@@ -321,7 +320,6 @@ class Channel(virtual.Channel):
     def basic_consume(
         self, queue: str, no_ack: bool, callback: Callable[..., Any], consumer_tag: str, **options: Any
     ) -> None:
-        """Consume from a queue."""
         super().basic_consume(queue, no_ack, callback, consumer_tag, **options)
         source = self._sources[consumer_tag] = Source(self, queue, no_ack)
         # That of this consumer: kombu keeps one for each queue, and another channel may consume it too.
@@ -587,7 +585,6 @@ class Transport(virtual.Transport):
         return None
 
     def driver_version(self) -> str:
-        """Return the version of quorumq."""
         return version("quorumq")
 
 

@@ -57,7 +57,6 @@ class Source:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread = threading.Thread(target=self._read, name=f"quorumq {self.queue}", daemon=True)
         self._thread.start()
 

@@ -138,7 +138,6 @@ async def remove(node: str, dry_run: bool, where: Where, as_json: bool) -> None:
 
 
 def tell_plan(move: Move, as_json: bool) -> None:
-    """Print a move that would be made."""
     tell(f"would move {move}", {**move._asdict(), "outcome": "would move"}, as_json)
 
 
@@ -224,7 +223,6 @@ async def list_nodes(where: Where, as_json: bool) -> None:
 
 
 def show(known: MetadataReply, as_json: bool) -> None:
-    """Print the members."""
     from quorumq.cli.moves import placements
     from quorumq.core.values.types import MemberState
 

@@ -134,7 +134,6 @@ def named(partition: str) -> tuple[str, int]:
 
 
 def show(topic: Topic, number: int, as_json: bool, outcome: str) -> None:
-    """Print one line about a partition."""
     sources = sources_of(topic, number)
     keeping = f"; {', '.join(sources)} keep their payload until it is copied" if sources else ""
     fields = {

@@ -120,7 +120,6 @@ Owner = tuple[str, str]
 
 
 def owner_of(scope: Mapping[str, Any], name: str = "") -> Owner:
-    """Return the owner of a request's body."""
     address, _ = scope.get("client") or ("", 0)
     return address, name
 

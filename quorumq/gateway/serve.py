@@ -50,7 +50,6 @@ class _Config(Config):
 
 
 def http_config(settings: Settings) -> Config:
-    """Return the configuration of the HTTP server."""
     config = _Config()
     config.bind = [settings.listen]
     config.certfile = settings.tls_cert or None

@@ -108,5 +108,4 @@ def token_text(ballot: Stamp) -> str:
 
 
 def spans_value(spans: Iterable[Span]) -> list[list[object]]:
-    """Return spans as they are written."""
     return [[producer_id_text(span.producer_id), span.start, span.stop] for span in spans]

@@ -52,7 +52,6 @@ class Payloads:
         self._filler = hashlib.shake_256(run.to_bytes(8, "big")).digest(size - _HEAD.size)
 
     def make(self, producer: int, number: int, published_ns: int) -> bytes:
-        """Return the payload of one message."""
         rest = _HEAD.pack(b"", self.run, producer, number, published_ns)[DIGEST_BYTES:] + self._filler
         return hashlib.blake2b(rest, digest_size=DIGEST_BYTES).digest() + rest
 

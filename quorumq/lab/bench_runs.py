@@ -122,7 +122,6 @@ class Bench:
         return worker
 
     def stop(self) -> None:
-        """End all workers."""
         end((worker.process for worker in self.workers), STOP_S)
         for worker in self.workers:
             worker.close()
@@ -149,7 +148,6 @@ class Bench:
         }
 
     def produce(self, setting: Mapping[str, Any], messages: int) -> None:
-        """Tell producers to begin."""
         share, rest = divmod(messages, len(self.producers))
         for index, worker in enumerate(self.producers):
             worker.tell(do=self.produces, producer=index, count=share + (index < rest), **setting)
@@ -389,7 +387,6 @@ class Stream(Bench):
         return None
 
     def more(self) -> dict[str, Any]:
-        """Return more results of the run."""
         return {}
 
 

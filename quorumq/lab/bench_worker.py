@@ -186,7 +186,6 @@ class Consuming:
             slots.release()
 
     def settled(self, numbers: list[tuple[int, int]], outcomes: Sequence[Outcome]) -> None:
-        """Note that acks were answered."""
         self._settled += numbers
         self._outcomes.update(outcome.value for outcome in outcomes)
 

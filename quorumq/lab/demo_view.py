@@ -57,12 +57,10 @@ class Scene:
 
     @property
     def seconds(self) -> float:
-        """Return the seconds since the beginning."""
         return time.monotonic() - self.began
 
     @property
     def counts(self) -> tuple[str, str, str]:
-        """Return the progress, in words."""
         it = self.account
         published, acked, dead = len(it.published), len(it.acks), len(it.rejected)
         return f"{published:,} published", f"{acked:,} acked", f"{dead:,} dead-lettered"

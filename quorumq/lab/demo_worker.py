@@ -62,7 +62,6 @@ class Work:
     _away_until: float = 0.0  # the others are asked
 
     async def run(self) -> None:
-        """Work until `stopping`."""
         while not self.stopping:
             try:
                 messages = await self._fetch()
@@ -122,7 +121,6 @@ class Work:
 
 
 async def main(options: Options) -> None:
-    """Work until the signal to stop."""
     who = f"client:{options.name}"
     settings = {"hold_time": options.hold_time, "batch": options.batch, "pace": options.pace}
     with HistoryWriter(

@@ -145,7 +145,6 @@ class LocalCluster:
     # ------------------------------------------------------------------------ where things are
 
     def address(self, name: str) -> str:
-        """Return the host:port of one node."""
         return self.addresses[self._index(name)]
 
     def node_directory(self, name: str) -> Path:
@@ -154,11 +153,9 @@ class LocalCluster:
         return self.directory / name
 
     def config_path(self, name: str) -> Path:
-        """Return the node's configuration file."""
         return self.node_directory(name) / "node.toml"
 
     def data_path(self, name: str) -> Path:
-        """Return the node's data directory."""
         return self.node_directory(name) / "data"
 
     def log_path(self, name: str) -> Path:
@@ -196,7 +193,6 @@ class LocalCluster:
         return self._processes[name].poll()
 
     def command(self, name: str) -> list[str]:
-        """Return the command that runs one node."""
         return [sys.executable, "-m", "quorumq.node", "--config", str(self.config_path(name))]
 
     def spawn(self, name: str) -> None:
@@ -320,18 +316,15 @@ class LocalCluster:
     # ------------------------------------------------------------------------------- in trio
 
     async def start_async(self, name: str) -> None:
-        """`start`, without blocking the loop."""
         self.spawn(name)
         wait = functools.partial(self._wait, [name], START_LIMIT_S, connected=False, quarantine=False)
         await trio.to_thread.run_sync(wait, abandon_on_cancel=True)
 
     async def wait_ready_async(self, timeout: float = START_LIMIT_S, *, quarantine: bool = False) -> None:
-        """`wait_ready` of all nodes, without blocking the loop."""
         wait = functools.partial(self.wait_ready, timeout=timeout, quarantine=quarantine)
         await trio.to_thread.run_sync(wait, abandon_on_cancel=True)
 
     async def terminate_async(self, name: str) -> int:
-        """`terminate`, without blocking the loop."""
         return await trio.to_thread.run_sync(self.terminate, name)
 
     async def __aenter__(self) -> LocalCluster:

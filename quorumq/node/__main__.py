@@ -11,7 +11,6 @@ from quorumq.node.serve import run
 
 
 def main() -> int:
-    """Parse the command line, load the configuration, run."""
     parser = argparse.ArgumentParser(prog="python -m quorumq.node", description="Run one quorumq node.")
     parser.add_argument(
         "--config", required=True, metavar="FILE", help="the node's TOML file (docs/operations.md)"

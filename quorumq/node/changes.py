@@ -80,7 +80,6 @@ class Changes:
             self._log.info("change", **fields, outcome=outcome)
 
     def answered(self, key: int, reply: m.ClientReply) -> None:
-        """Note the answer to a request."""
         if isinstance(reply, m.Failed) and reply.code in REFUSED:
             whose, fields = self._under_way.pop(key, ("", {}))
             if fields:

@@ -135,7 +135,6 @@ def entry_of(path: str | os.PathLike[str], name: str, value: Any) -> Entry:
 
 
 def quotas_of(entry: Entry) -> dict[str, Any]:
-    """Return the quotas of a client that has any."""
     quotas = {field: getattr(entry, field) for field in Quotas.__struct_fields__}
     return {field: most for field, most in quotas.items() if most is not None}
 
@@ -274,7 +273,6 @@ class Clients:
         return Client(name, entry.publish, entry.consume, entry.admin)
 
     def named(self, name: str) -> Client | None:
-        """Return the client of a name; None if there is none."""
         entry = self._entries.get(name)
         return None if entry is None else Client(name, entry.publish, entry.consume, entry.admin)
 

@@ -81,7 +81,6 @@ class Committer:
 
     @property
     def committing(self) -> bool:
-        """True if a commit is under way."""
         return self._commit is not None
 
     async def rest(self) -> None:

@@ -341,7 +341,6 @@ def _problems(settings: Mapping[str, Any]) -> list[str]:
 
 
 def _problems_of_peers(peers: Mapping[str, str], settings: Mapping[str, Any]) -> list[str]:
-    """Return the problems of the peers' own addresses for the nodes."""
     if not peers:
         return ["peer_listen without peers: give the address at which each node is dialled"] * bool(
             settings.get("peer_listen") and not settings.get("join")
@@ -371,7 +370,6 @@ def with_join(config: ServeConfig, join: Sequence[str]) -> ServeConfig:
 
 
 def _problems_of_join(join: Sequence[str], settings: Mapping[str, Any]) -> list[str]:
-    """Return the problems of the addresses that a node asks to let it in."""
     problems: list[str] = []
     if join and settings.get("nodes"):
         problems.append(

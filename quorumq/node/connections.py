@@ -475,7 +475,6 @@ class Inbound:
         self.node.dirty(self)
 
     def flush(self) -> None:
-        """Send what was encoded."""
         self._out.flush()
         if not self._out.waiting:
             self._answering.clear()

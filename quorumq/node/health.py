@@ -51,7 +51,6 @@ class Health:
         self._began = self.clock().mono
 
     def count(self, name: str) -> None:
-        """Count one more of ``name``."""
         self.counts[name] += 1
 
     def synced(self, seconds: float, now: float) -> None:

@@ -56,7 +56,6 @@ class Table:
     left_out: int = 0  # rows of partitions that went into "other"
 
     def add(self, rows: Iterable[dict[str, Any]]) -> None:
-        """Rows of a status."""
         for row in rows:
             sums = self._row(self.topics, (row["topic"],))
             for name in OF_TOPIC:
@@ -111,7 +110,6 @@ class Families(NamedTuple):
     table: Table
 
     def collect(self) -> Iterable[Metric]:
-        """Yield every family."""
         yield from self._of_node()
         yield from self._of_traffic()
         yield from self._of_groups()
@@ -202,7 +200,6 @@ class Families(NamedTuple):
 
 
 def gauge(name: str, text: str, value: float) -> Metric:
-    """Return a gauge of one number."""
     return GaugeMetricFamily(f"quorumq_{name}", text, value=float(value))
 
 

@@ -183,7 +183,6 @@ class Node:
 
     @property
     def has_failed(self) -> bool:
-        """True if the node must stop."""
         return self.failed is not None
 
     def fall_silent(self) -> None:
@@ -336,7 +335,6 @@ class Node:
         return chunks
 
     def _drop(self, message: m.PeerMessage) -> None:
-        """There is no way to send ``message`` now."""
         self.health.count("sends_dropped")
         if isinstance(message, m.RemoteFetchReply) and message.slices:
             self.feed(e.Unposted(message))
@@ -414,16 +412,13 @@ class Node:
     # ----------------------------------------------------------------------- commits
 
     def appended(self) -> None:
-        """Note that more waits for a commit."""
         if self.capacity.check_due:
             self._check_space()
 
     def wrote(self) -> None:
-        """Note that a commit has taken the records that waited in memory."""
         self.capacity.wake()
 
     def synced(self, seconds: float, size: int) -> None:
-        """Note that an fsync is over."""
         self.health.synced(seconds, self.driver.mono)
         self.traffic.fsyncs.note(seconds)
         self.capacity.committed(size)
@@ -438,11 +433,9 @@ class Node:
             self.feed()
 
     def disk_filled(self) -> None:
-        """Note that a commit waits for room."""
         self._check_space()
 
     def disk_failed(self, error: BaseException) -> None:
-        """Stop the node because a commit failed."""
         if isinstance(error, StorageError):
             self.fail(EXIT_STORAGE, str(error))
         else:

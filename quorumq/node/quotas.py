@@ -109,7 +109,6 @@ class Bucket:
         return max(0.0, (min(cost, self.rate * BURST_S) - self.level) / self.rate)
 
     def spend(self, cost: float, now: float) -> None:
-        """Spend it."""
         self._refill(now)
         self.level -= cost
 

@@ -57,7 +57,6 @@ class Window:
     counts: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def add(self, now: float, delivered: int, settled: int) -> None:
-        """Add counts at ``now``."""
         slot = int(now / SPAN_S * SLOTS)
         before = self.counts.get(slot, (0, 0))
         self.counts[slot] = (before[0] + delivered, before[1] + settled)
@@ -83,7 +82,6 @@ class Readers:
     """None: of all consumers together."""
 
     def fetching(self, fetch: m.Fetch, software: str, address: str, now: float) -> None:
-        """Note a FETCH that has come."""
         topics, group = dead_letter_names(fetch.topics, fetch.group)
         key = (group, who_asks(fetch, software, address), topics, fetch.partitions)
         touched(self._asking, key, now)

@@ -226,7 +226,6 @@ class Trace:
         self._do(HistoryWriter.flush)
 
     def close(self) -> None:
-        """Flush and close."""
         self._do(HistoryWriter.close)
         self._writer = None
 

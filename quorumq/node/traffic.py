@@ -30,7 +30,6 @@ class Times:
     seconds: float = 0.0  # sum of all
 
     def note(self, seconds: float) -> None:
-        """Count one duration in seconds."""
         self.counts[bisect_left(BOUNDS_S, seconds)] += 1
         self.seconds += seconds
 
@@ -73,7 +72,6 @@ class Traffic:
                 self._under_way.pop(event.key, None)
 
     def answered(self, key: int, reply: ClientReply, now: float) -> None:
-        """Count the answer to a request."""
         request = self._under_way.pop(key, None)
         if request is None:
             return

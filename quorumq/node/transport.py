@@ -183,7 +183,6 @@ class Outflow:
     _lost: bool = False
 
     def put(self, chunks: Sequence[bytes | memoryview]) -> None:
-        """Append the chunks of one frame."""
         for chunk in chunks:
             view = memoryview(chunk)
             if view.nbytes:

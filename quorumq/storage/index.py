@@ -52,12 +52,10 @@ class Index:
         return at if there else -1
 
     def get(self, number: int) -> BatchPosition | None:
-        """Return the position of a batch; None if it is not known."""
         at = self._find(number)
         return None if at < 0 else BatchPosition(*(column[at] for column in self._columns()))
 
     def move(self, number: int, position: BatchPosition) -> None:
-        """Note the new position of a known batch."""
         at = self._find(number)
         assert at >= 0, f"batch {number} is not there"
         self._put(at, position)
@@ -67,7 +65,6 @@ class Index:
             column[at] = value
 
     def remove(self, number: int) -> None:
-        """Forget a batch that is known."""
         at = self._find(number)
         assert at >= 0, f"batch {number} is not there"
         self._segments[at] = 0

@@ -200,7 +200,6 @@ class Journal(Log):
     # ------------------------------------------------------------------ reading
 
     def __len__(self) -> int:
-        """Return the number of batches."""
         return len(self._index)
 
     @property
@@ -373,7 +372,6 @@ class Journal(Log):
     # ------------------------------------------------------------------ the end
 
     def check(self) -> None:
-        """Assert what holds between any two calls."""
         super().check()
         numbers = list(self._index.numbers)
         assert numbers == sorted(set(numbers)), "batch numbers are unique and in order"

@@ -374,7 +374,6 @@ class Log:
         self._disk.unlock()
 
     def check(self) -> None:
-        """Assert what holds between any two calls."""
         assert 0 <= self.durable <= self.ticket
         assert 0 <= self.position <= self._appended
         assert self.rolling == any(isinstance(step, NewSegment) for step in self._steps)

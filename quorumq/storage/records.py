@@ -113,7 +113,6 @@ class BatchesDropped(NamedTuple):
     segment: int
 
     def numbers(self) -> Iterator[int]:
-        """Return the batches' numbers."""
         return (number for first, stop in self.ranges for number in range(first, stop))
 
 

@@ -64,7 +64,6 @@ class Replay:
 
     @property
     def directory(self) -> int:
-        """The directory's id."""
         return self.start.directory
 
     def _list(self) -> list[int]:

@@ -47,7 +47,6 @@ class Frame(NamedTuple):
 
     @property
     def body_offset(self) -> int:
-        """Offset of the body in the file."""
         return self.end - self.body_length
 
 

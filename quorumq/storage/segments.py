@@ -74,7 +74,6 @@ class Segment:
     high: int = 0  # and none is above
 
     def put(self, number: int, position: BatchPosition) -> None:
-        """Count a batch."""
         self.batches += 1
         self.live_bytes += position.end - position.record
         self.low, self.high = min(self.low, number), max(self.high, number)
@@ -201,7 +200,6 @@ class Segments:
         return (1 << 64, 0) if state is None or not state.batches else (state.low, state.high)
 
     def check(self) -> None:
-        """Assert what holds between any two calls."""
         assert list(self.by_number) == sorted(self.by_number), "oldest first"
         if self.current:
             assert next(reversed(self.by_number)) == self.current, "and the current one last"

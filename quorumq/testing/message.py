@@ -265,10 +265,8 @@ class Immediately(Portal):
 
 
 def bytes_of(text: bytes | str) -> bytes:
-    """Return a text as UTF-8, and bytes as they are."""
     return text.encode() if isinstance(text, str) else text
 
 
 def dumped(value: Any) -> bytes:
-    """Return a value in JSON."""
     return json.dumps(value).encode()

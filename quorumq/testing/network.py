@@ -57,7 +57,6 @@ class Network(Nodes):
 
     @property
     def addresses(self) -> list[str]:
-        """Addresses of all nodes."""
         return list(self.by_address)
 
     def clocks(self, name: NodeId) -> Now:
@@ -191,7 +190,6 @@ class Connection:
                 self.network.feed(self.node, *[Gone(key) for key in self.keys])
 
     async def receive(self) -> None:
-        """Take requests."""
         reader = FrameReader()
         while data := await self.receive_some():
             reader.feed(data)
@@ -248,7 +246,6 @@ class Connection:
         network.feed(self.node, Request(key, request))  # type: ignore[arg-type]
 
     def reply(self, message: object, reply: ClientReply, number: int) -> None:
-        """Answer a request that was carried out."""
         self.send(reply, number)
 
     def send(self, reply: ClientReply, number: int) -> None:

@@ -201,7 +201,6 @@ class Nodes:
                 driver.feed()
 
     def carry_out(self, name: NodeId, effects: Iterable[Effect | Done]) -> None:
-        """Carry out the effects of a node's step."""
         Driver.carry_out(self.drivers[name], effects)
 
     def envelope(self, sender: NodeId, to: NodeId, message: object) -> Received | None:
@@ -221,13 +220,11 @@ class Nodes:
         )
 
     def send(self, sender: NodeId, to: NodeId, message: object) -> None:
-        """Send a message from one node to another."""
         received = self.envelope(sender, to, message)
         if received is not None:
             self.queue.append((to, received))
 
     def batch_of(self, name: NodeId, number: int) -> BatchStored:
-        """Return a batch that a node has stored."""
         for record in reversed(self.journals[name]):
             if isinstance(record, BatchStored) and record.number == number:
                 return record
@@ -244,7 +241,6 @@ class Nodes:
         return self.replies.pop(key)
 
     def take_reply(self, key: int, reply: ClientReply) -> None:
-        """Take the reply to a request."""
         assert key not in self.replies, f"request {key} was answered twice"
         self.replies[key] = reply
 

@@ -306,7 +306,6 @@ def check_partition(partition: PartitionId, where: str) -> None:
 
 
 def body_size(header: BatchHeader) -> int:
-    """Return the bytes of the batch's body."""
     return header.end_of(header.size - 1)
 
 

@@ -169,12 +169,10 @@ def int_range(owner: str, field: str) -> tuple[int, int]:
 
 
 def bytes_max(owner: str, field: str) -> int:
-    """Return the bytes of a field of bytes at most."""
     return _BYTES_LIMITS.get((owner, field), SIGNED_BYTES_MAX)
 
 
 def chars_max(owner: str, field: str) -> int:
-    """Characters of a text at most."""
     if field in _NODE_FIELDS:
         return NODE_CHARS_MAX
     is_name = field in _NAME_FIELDS and (owner, field) not in _SENTENCES
@@ -182,7 +180,6 @@ def chars_max(owner: str, field: str) -> int:
 
 
 def items_max(owner: str, field: str) -> int:
-    """Items of a list at most."""
     known = _LIST_LIMITS.get((owner, field))
     if known is not None:
         return known

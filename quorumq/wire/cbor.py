@@ -230,22 +230,18 @@ def blob(b: bytes | memoryview) -> bytes:
 
 
 def blob_head(n: int) -> bytes:
-    """Return the head of a byte string of ``n`` bytes, which follow."""
     return _head(0x40, n)
 
 
 def array_head(n: int) -> bytes:
-    """Return the head of an array of ``n`` items, which follow."""
     return ARRAY[n] if n < 24 else _head(0x80, n)
 
 
 def map_head(n: int) -> bytes:
-    """Return the head of a map of ``n`` pairs, which follow."""
     return _head(0xA0, n)
 
 
 def boolean(v: bool) -> bytes:
-    """True or false."""
     return TRUE if v else FALSE
 
 

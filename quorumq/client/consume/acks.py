@@ -178,7 +178,6 @@ _OUTCOMES: Final = {
 
 
 def on_acked(tickets: Sequence[Settleable], verdict: m.Verdict, reply: m.SettleReply) -> Failures:
-    """Return the verdict on acks."""
     outcome = _OUTCOMES.get(verdict.outcome)
     if outcome is None:
         return {ticket: ack_refused(ticket, verdict) for ticket in tickets}
@@ -188,7 +187,6 @@ def on_acked(tickets: Sequence[Settleable], verdict: m.Verdict, reply: m.SettleR
 
 
 def ack_refused(ticket: Settleable, verdict: m.Verdict) -> QuorumqError:
-    """Return the error for a refused ack."""
     if verdict.outcome == AlreadySettled.code:
         where = (
             f"{ticket.delivery.receipt.span.producer_id}[{ticket.seq}] of {ticket.delivery.receipt.group!r}"

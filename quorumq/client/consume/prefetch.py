@@ -376,7 +376,6 @@ class Prefetch:
         return capacity if capacity * 4 >= window and capacity > 0 else 0
 
     def sets(self) -> list[ReplicaSet]:
-        """Return the replica sets that are fetched from."""
         return [fetcher.where for fetcher in self._fetchers]
 
     def is_idle(self) -> bool:
@@ -434,7 +433,6 @@ class Prefetch:
             fetcher.wake.set()
 
     def handed(self, count: int) -> None:
-        """Note that a task got ``count`` messages."""
         self.wish = 0
         self.pace.handed(self.context.clock(), count)
         self.want()

@@ -77,7 +77,6 @@ def items_of(tickets: Iterable[Settleable]) -> list[Item]:
 
 
 def are_single(tickets: Sequence[Settleable]) -> bool:
-    """Return True if each ticket is one message."""
     return set(map(_size, tickets)) <= {1}
 
 

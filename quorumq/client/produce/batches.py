@@ -191,12 +191,10 @@ class RecordBatch:
         self.batch = Batch(header, encode_header(header), self.batch.body)
 
     def id_of(self, index: int) -> MessageId:
-        """Return the id of one of its messages."""
         assert self.producer_id is not None
         return MessageId(self.partition, self.producer_id, self.first + index)
 
     def ids(self, index: int, count: int) -> list[MessageId]:
-        """Return the ids of ``count`` of its messages, from ``index`` on."""
         assert self.producer_id is not None
         first = self.first + index
         names = zip(repeat(self.partition), repeat(self.producer_id), range(first, first + count))
@@ -255,7 +253,6 @@ class DerivedParcel(RecordBatch):
 
     @property
     def full(self) -> bool:
-        """Return True if no message may be added, however small."""
         return super().full or self.runs >= SPANS_MAX
 
     def index_of(self, name: tuple[ProducerId, int], made: Made) -> int:
@@ -313,11 +310,9 @@ class DerivedParcel(RecordBatch):
             )  # fmt: skip
 
     def id_of(self, index: int) -> MessageId:
-        """Return the id of one of its messages."""
         return MessageId(self.partition, *self.names[index])
 
     def ids(self, index: int, count: int) -> list[MessageId]:
-        """Return the ids of ``count`` of its messages, from ``index`` on."""
         return [MessageId(self.partition, *name) for name in self.names[index : index + count]]
 
     def refuse(self, index: int, error: QuorumqError) -> None:

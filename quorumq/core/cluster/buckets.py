@@ -100,7 +100,6 @@ class Bucket:
         self.others = min(self.capacity, level)
 
     def check(self) -> None:
-        """Assert what holds between any two events."""
         assert self.capacity >= 1.0, "a bucket has no room for a message"
         assert self.per_second > 0.0, "a bucket is never filled"
         assert max(self.level, self.others) <= self.capacity, "a bucket is overfull"

@@ -179,7 +179,6 @@ class Catalogue:
         return self._used
 
     def is_deleted(self, topic: bytes) -> bool:
-        """Return True if the topic of that id is known to be deleted."""
         return topic in self.topics and self.topics[topic].deleted
 
     def members_of(self, partition: PartitionId) -> tuple[NodeId, ...]:
@@ -215,7 +214,6 @@ class Catalogue:
         return register is not None and not register.deleted
 
     def is_group_deleted(self, topic: bytes, group: str) -> bool:
-        """Return True if the group is known to be deleted."""
         register = self.groups.get((topic, group)) or self.group(topic, group)
         return register is not None and register.deleted
 
@@ -543,7 +541,6 @@ class Catalogue:
             del self.decisions[instance]
 
     def check(self) -> None:
-        """Assert the invariants between any two steps."""
         self.cluster.check()
         assert len(self.topics) == len(self.names) + len(self.replaced), (
             "a topic is neither the newest nor replaced"

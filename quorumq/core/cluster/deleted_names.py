@@ -319,7 +319,6 @@ class DeletedNames:
             yield DeletedNoted(noted[at : at + NOTED_BYTES])
 
     def check(self) -> None:
-        """Assert the invariants between any two steps."""
         assert self._unsaved == sum(map(len, self.unsaved.values())), (
             "packed registers without a page are miscounted"
         )

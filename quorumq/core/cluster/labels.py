@@ -111,7 +111,6 @@ class LabelTable:
         return tuple(label for label in merged if label not in known)
 
     def drop(self, topic: bytes) -> None:
-        """Drop the labels of a deleted topic."""
         self.size -= size_of(self.topics.pop(topic, ()))
         self._changed(topic)
 
@@ -120,7 +119,6 @@ class LabelTable:
         self._digest = b""
 
     def registers(self) -> list[Labels]:
-        """Return the labels of all topics by id."""
         return [Labels(topic, labels) for topic, labels in self.topics.items()]
 
     # ----------------------------------------------------------------- comparing
@@ -151,7 +149,6 @@ class LabelTable:
         return chosen
 
     def check(self) -> None:
-        """Assert what holds between any two events."""
         assert self.size == sum(map(size_of, self.topics.values())), "the count of bytes is wrong"
         for topic, labels in self.topics.items():
             names = [label.name for label in labels]

@@ -103,7 +103,6 @@ class Members:
         return named[-1] if named else None
 
     def is_member(self, node: NodeId) -> bool:
-        """Return True if a node is a member now."""
         return node in self.present
 
     @property
@@ -132,7 +131,6 @@ class Members:
         return self.joined, tuple(it for it in self.machines if it[0] in self.joined)
 
     def check(self) -> None:
-        """Assert what holds between any two steps."""
         assert all(node in self.present for node in self.voters), "a voter was removed"
         assert len(dict.fromkeys(self.voters)) == len(self.voters), "a node is a voter twice"
         assert len(self.layout.before) <= len(self.voters), "there are fewer voters than before"

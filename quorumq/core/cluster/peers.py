@@ -305,7 +305,6 @@ class Peers:
     # --------------------------------------------------------------------- journal
 
     def snapshot(self) -> list[JournalRecord]:
-        """Return the durable records about peers."""
         records: list[JournalRecord] = []
         for node in sorted(self.seen):
             seen = self.seen[node]

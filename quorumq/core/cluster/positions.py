@@ -96,5 +96,4 @@ class Positions:
         return records
 
     def check(self) -> None:
-        """Assert all that holds between any two steps."""
         assert self.durable <= self.appended, "the driver counts what was never appended"

@@ -64,11 +64,9 @@ class RegisterSums:
         return list(self._registers.get(bucket, {}).values())
 
     def root(self) -> bytes:
-        """Return the sum of all registers."""
         return ((sum(self._sums) + sum(self._deleted.sums)) % SUMS_END).to_bytes(DIGEST_BYTES, "big")
 
     def all(self) -> bytes:
-        """Return the sums of all buckets."""
         return b"".join(self._totals())
 
     def _totals(self) -> Iterator[bytes]:

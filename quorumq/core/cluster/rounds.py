@@ -16,7 +16,6 @@ from quorumq.core.values.types import Incarnation, NodeId, Span
 
 
 def majority_of(members: int) -> int:
-    """Return how many of ``members`` replicas make a majority."""
     return members // 2 + 1
 
 
@@ -76,7 +75,6 @@ class Round:
         return len(self.answered_by) + self.unreachable.bit_count() >= len(self.members)
 
     def is_majority(self, bits: int) -> bool:
-        """Return True if these bits are a majority of the members."""
         return bits.bit_count() >= self.majority
 
     def is_read(self, bits: int) -> bool:
@@ -136,15 +134,12 @@ class RegisterRound(Round):
             self.mask &= ~self.bits_of([sender])
 
     def is_counted(self, bits: int, node: NodeId) -> bool:
-        """Return True if these bits have the vote of a node that is a voter."""
         return super().is_counted(bits & self.mask, node)
 
     def is_majority(self, bits: int) -> bool:
-        """Return True if these bits are a majority of the voters."""
         return (bits & self.mask).bit_count() >= self.majority
 
     def is_read(self, bits: int) -> bool:
-        """Return True if one of these voters is in every majority of the voters."""
         return (bits & self.mask).bit_count() > self.voters - self.majority
 
 
@@ -154,7 +149,6 @@ class Votes(SpanMap[int]):
     __slots__ = ()
 
     def add(self, spans: Iterable[Span], bit: int) -> None:
-        """Add the vote of ``bit`` for ``spans``."""
         for span in spans:
             producer_id, start, stop = span
             runs = self.runs.get(producer_id)

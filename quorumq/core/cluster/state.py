@@ -411,7 +411,6 @@ class NodeState:
         return bare(record) if record.letter is not None and (self.capacity or self.memory_full) else record
 
     def check(self) -> None:
-        """Assert all that holds between any two events."""
         self.clock.check()
         for bucket in self.buckets.values():
             bucket.check()

@@ -115,7 +115,6 @@ class NodeCore:
 
     @property
     def catalogue(self) -> Catalogue:
-        """Return the topics and groups that are known here."""
         return self.state.catalogue
 
     @property
@@ -128,7 +127,6 @@ class NodeCore:
         return self.catalogue.topic_named(name)
 
     def is_deleted(self, topic: bytes) -> bool:
-        """Return True if the topic of that id is known to be deleted."""
         return self.catalogue.is_deleted(topic)
 
     # ---------------------------------------------------------------- start
@@ -408,7 +406,6 @@ class NodeCore:
     # ---------------------------------------------------------------- links
 
     def hello(self, now: Now) -> m.Hello:
-        """Return the first message to a peer that this node dials."""
         return self.context.peers.hello(now)
 
     def _on_link_up(self, event: e.LinkUp, now: Now) -> list[e.Effect]:
@@ -581,11 +578,9 @@ class NodeCore:
         return snapshot(self.context, self.trust, now)
 
     def status(self, now: Now) -> dict[str, object]:
-        """Return this node's values for `quorumq status`, without partitions; all are plain (docs/operations.md)."""
         return status(self.context, self.trust, now)
 
     def check(self, now: Now) -> None:
-        """Assert every invariant that holds between any two steps."""
         due = self.state.timers and self.state.timers[0][0] <= now.mono
         if due or NO_CALLER in self.context.costly.lines:
             self.context.check_requests()  # costly work that is due, and left to a later step, may be offered or not

@@ -509,7 +509,6 @@ class Batches:
     # -------------------------------------------------------------- invariants
 
     def check(self, now: Now) -> None:
-        """Assert what holds between any two events."""
         self.index.check()
         self.stored.check()
         self.order.check()

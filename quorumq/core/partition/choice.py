@@ -59,7 +59,6 @@ class Picked:
 
     @property
     def full(self) -> bool:
-        """Return True if there is no room left."""
         return (
             self.messages_left <= 0
             or self.bytes_left <= 0

@@ -72,14 +72,12 @@ class Trees:
         return (total % SUMS_END).to_bytes(DIGEST_BYTES, "big")
 
     def sums(self, location: int) -> bytes:
-        """Return the sums of a node's parts."""
         sums = [0] * BRANCHES
         for _, tree in self.trees:
             self.looks += tree.add_sums(location, sums) / 4
         return b"".join([(each % SUMS_END).to_bytes(DIGEST_BYTES, "big") for each in sums])
 
     def has(self, location: int) -> bool:
-        """Return True if there is something in a node."""
         self.looks += 1
         return any(tree.at(location) is not None for _, tree in self.trees)
 
@@ -92,7 +90,6 @@ class Trees:
         return sum(sizes) <= LISTED_MAX or max(sizes) <= 1 or depth_of(location) == DIGITS
 
     def digests_in(self, location: int) -> list[tuple[bytes, list[m.Digest]]]:
-        """Return the digests in a node, by table."""
         listed: list[tuple[bytes, list[m.Digest]]] = []
         for label, tree in self.trees:
             digests = [

@@ -49,7 +49,6 @@ def reply(
 
 
 def add(rows: dict[Hashable, StateCount], item: Peeked) -> None:
-    """Add the messages of an item to their row."""
     dead = item.record.letter
     if dead is None:
         key: Hashable = item.state

@@ -121,7 +121,6 @@ class Node:
                 part.part(depth + 1)
 
     def copy(self) -> Node:
-        """Return a copy that changes on its own."""
         twin = Node({})
         twin.sum, twin.size, twin.producer_ids = self.sum, self.size, self.producer_ids.copy()
         if self.parts is not None:
@@ -253,7 +252,6 @@ class Digests:
         return 1 + node.size
 
     def items(self, location: int = ROOT) -> list[tuple[ProducerId, int]]:
-        """Return the producer ids of a node with their digests."""
         node = self.at(location)
         return (
             [(producer_id, value >> _LOCATION_BITS) for producer_id, value in node.all().items()]
@@ -262,7 +260,6 @@ class Digests:
         )
 
     def clone(self) -> Digests:
-        """Return a copy that changes on its own from now on."""
         twin = Digests()
         twin.root, twin.stale = self.root and self.root.copy(), self.stale.copy()
         return twin
@@ -296,5 +293,4 @@ def bounds_of(location: int) -> tuple[int, int]:
 
 
 def parts_of(location: int) -> range:
-    """Return the names of a node's parts."""
     return range(location << 4, (location << 4) + BRANCHES)

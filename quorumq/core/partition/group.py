@@ -340,7 +340,6 @@ class GroupView:
     # ------------------------------------------------------------------- leases
 
     def held(self, span: Span) -> list[tuple[Span, Held]]:
-        """Return the holds within ``span``."""
         return [(part, lease.held) for part, lease in self.leases.within(span) if lease.held is not None]
 
     def charged(self, spans: Iterable[Span], owner: Owner) -> int:
@@ -349,7 +348,6 @@ class GroupView:
         return sum(part.size for part, hold in held if hold.charged and hold.owner == owner)
 
     def all_held(self) -> list[tuple[Span, Held]]:
-        """Return every hold."""
         return [(part, lease.held) for part, lease in self.leases.items() if lease.held is not None]
 
     @property
@@ -358,7 +356,6 @@ class GroupView:
         return sum(part.size for part, _ in self.all_held())
 
     def holds_any(self, producer_id: ProducerId) -> bool:
-        """Return True if a message of ``producer_id`` is held."""
         return any(lease.held is not None for _, lease in self.leases.spans_of(producer_id))
 
     def give_up(self, span: Span, owner: Owner, now: float, *, rivals: bool) -> None:
@@ -384,7 +381,6 @@ class GroupView:
             self.given_up[owner] = (max(until, held.deadline), given)
 
     def attempts_of(self, producer_id: ProducerId) -> list[Counted]:
-        """Return the attempts counted of a producer id's messages."""
         attempts: list[Counted] = []
         for part, lease in self.leases.spans_of(producer_id):
             if lease.attempts is not None:
@@ -426,7 +422,6 @@ class GroupView:
         return b"%b;%b" % (records, leases) if records or leases else b""
 
     def compare_anew(self) -> None:
-        """Have all digests made anew."""
         self.digests.clear([*self.records.runs, *self.leases.runs])
 
     def keep_holds(self, producer_id: ProducerId) -> None:

@@ -67,15 +67,12 @@ class SlotRuns:
         return len(self.rows)
 
     def keys(self) -> list[int]:
-        """Return the starts, in order."""
         return [row[0] for row in self.rows]
 
     def values(self) -> list[Run]:
-        """Return the runs, in order."""
         return [_run(row) for row in self.rows]
 
     def items(self) -> list[tuple[int, Run]]:
-        """Return the starts and the runs."""
         return [(row[0], _run(row)) for row in self.rows]
 
     def bisect_left(self, start: int) -> int:

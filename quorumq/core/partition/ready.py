@@ -32,7 +32,6 @@ class ReadyMessages:
 
     @property
     def messages(self) -> int:
-        """Return the number of available messages."""
         return self.spans.messages
 
     @property

@@ -124,6 +124,5 @@ class Reclaim(PartitionComponent):
         return spans
 
     def check(self) -> None:
-        """Assert what holds between any two events."""
         times = list(self.settled.values())
         assert times == sorted(times), "batches to be reclaimed are out of order"

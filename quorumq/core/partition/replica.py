@@ -582,7 +582,6 @@ class Replica:
         return [Persist(tuple(records), (reply,) if message.round else ())]
 
     def check(self, now: Now) -> None:
-        """Assert what holds between any two events."""
         self.batches.check(now)
         self.views.check(now)
         self.reclaim.check()

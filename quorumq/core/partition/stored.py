@@ -76,7 +76,6 @@ class StoredBatches(dict[int, StoredBatch]):
         self._used: dict[int, int] = {}  # number of packed batches by producer id
 
     def pack(self, *batches: StoredBatch) -> None:
-        """Keep batches that are here, and will not change, as rows, if a row can hold all of them."""
         rows: list[tuple[Any, ...]] = []
         for batch in batches:
             _, spans, published_ms, codec, offsets, crcs, crc, delay_ms, ttl_ms = batch.header
@@ -125,7 +124,6 @@ class StoredBatches(dict[int, StoredBatch]):
             del self._numbers[self._names[producer_id]], self._names[producer_id], self._used[producer_id]
 
     def get(self, number: int, default: Any = None) -> Any:
-        """Return the batch with that number; None if there is none."""
         try:
             return self[number]
         except KeyError:
@@ -160,7 +158,6 @@ class StoredBatches(dict[int, StoredBatch]):
         return tuple([(number, batch.durable) for number, batch in self.items()])
 
     def check(self) -> None:
-        """Assert what holds between any two operations."""
         self._packed.check()
         assert not any((number,) in self._packed for number in super().__iter__()), (
             "a batch is packed, or not"

@@ -84,7 +84,6 @@ class Trust:
     # ------------------------------------------------------------------- the journal
 
     def note_start(self, start: r.Started) -> None:
-        """Note that the directory has this start."""
         self.starts = (*(earlier for earlier in self.starts if earlier != start), start)[-STARTS_KEPT:]
 
     def replay(self, record: r.Trusted | r.TrustLost | r.DirectoryLocation, starts: int) -> int:
@@ -100,7 +99,6 @@ class Trust:
         return starts
 
     def snapshot(self, *, trusted: bool) -> list[r.JournalRecord]:
-        """Return the durable records about the directory."""
         records: list[r.JournalRecord] = []
         if self.above or self.resync is not None:
             reason = self.resync.reason if self.resync is not None else "before the last resync"

@@ -608,7 +608,6 @@ class Context(Placing):
         return effects
 
     def check(self, now: Now) -> None:
-        """Assert every invariant that holds between any two steps."""
         self.state.check()
         self.catalogue.check()
         self.peers.positions.check()

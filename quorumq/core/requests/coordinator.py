@@ -54,7 +54,6 @@ class Coordinator(Pending):
         return self._open_counted(context, context.catalogue.cluster.present, now, timeout)
 
     def open_voter_round(self, context: Context, now: Now) -> Round:
-        """Open a round among the voters."""
         return self._open_counted(context, context.catalogue.cluster.voters, now, None)
 
     def _open_counted(

@@ -47,7 +47,6 @@ class Limiting:
         self.wake(*group, parked)
 
     def drop(self, topic: bytes) -> None:
-        """Drop the buckets of a deleted topic."""
         for key in [key for key in self.state.buckets if key[0] == topic]:
             del self.state.buckets[key]
 

@@ -133,7 +133,6 @@ class MembersCoordinator(Coordinator):
         return self.propose(context, instance, now)
 
     def look_later(self, context: Context, now: Now) -> list[Effect]:
-        """Start again in a moment."""
         context.state.at(now.mono + AGAIN_S, ("again", self.key))
         return []
 
@@ -172,7 +171,6 @@ class MembersCoordinator(Coordinator):
         return stay + [node for node in self.to if not round_.bits_of([node]) & bits]
 
     def propose(self, context: Context, instance: Instance, now: Now) -> list[Effect]:
-        """Propose the next layout."""
         if self.proposer is None or self.proposer.instance != instance:
             self.proposer = Proposer(instance)
             self.tries += 1

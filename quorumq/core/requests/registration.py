@@ -295,7 +295,6 @@ class GroupChange(Coordinator):
         return self.topic == topic
 
     def known(self, context: Context) -> Group | None:
-        """Return the register as this node has it."""
         return context.catalogue.group(self.topic, self.request.group)
 
     def write(self, context: Context, now: Now) -> list[Effect]:
@@ -303,7 +302,6 @@ class GroupChange(Coordinator):
         return register(context, self.key, self.topic, self.request.group, EVERY, now)
 
     def answer(self, context: Context, group: Group) -> list[Effect]:
-        """Answer with the register."""
         return self.finish(context, m.GroupReply(group))
 
     def on_unregistered(

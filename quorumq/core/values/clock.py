@@ -84,7 +84,6 @@ class HybridClock:
         self.value = max(self.value, min(self.highest, self.reserve))
 
     def check(self) -> None:
-        """Assert the invariants between any two events."""
         assert self.min_ballot <= self.value <= self.reserve <= self.reserving
         assert self.min_ballot <= self.highest < STAMPS_END
         assert self.reserving < STAMPS_END

@@ -61,13 +61,11 @@ class CountedMap(SpanMap[V]):
             self.counts.pop(kind, None)
 
     def clone(self) -> Self:
-        """Return a copy that changes on its own from now on."""
         twin = super().clone()
         twin.kind_of, twin.counts = self.kind_of, self.counts.copy()
         return twin
 
     def check(self) -> None:
-        """Assert all that holds between any two operations, the tally among it."""
         super().check()
         counts: dict[int, int] = {}
         runs: list[Any] = [run for producer_id in self.runs for run in self._all(producer_id)]

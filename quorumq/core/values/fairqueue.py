@@ -72,11 +72,9 @@ class FairQueue(Generic[Work]):
         return chunk
 
     def waiting(self, whose: Whose) -> int:
-        """Return the number of chunks that wait for this owner."""
         return sum(map(len, self.lines.get(whose, {}).values()))
 
     def has(self, key: Hashable) -> bool:
-        """Return True if work with that key waits."""
         return key in self._keys
 
     def drop(self, key: Hashable) -> None:
@@ -93,7 +91,6 @@ class FairQueue(Generic[Work]):
                 del self.lines[of]
 
     def check(self) -> None:
-        """Assert the invariants between any two steps."""
         there = {
             key: (caller, number)
             for callers in self.lines.values()

@@ -39,7 +39,6 @@ class Latency:
         self.seconds = 0.0
 
     def note(self, seconds: float) -> None:
-        """Count an answer that took ``seconds``."""
         step = 0
         if seconds > SHORTEST_S:
             step = min(STEPS_MAX, math.ceil(STEPS_PER_DOUBLING * math.log2(seconds / SHORTEST_S)))
@@ -85,7 +84,6 @@ class Latency:
         return max(shortest, min(longest, seconds))
 
     def check(self) -> None:
-        """Assert the invariants between any two answers."""
         assert 0 <= self.since_halving < HALVE_EVERY
         assert math.isclose(self.total, sum(self.counts.values()), abs_tol=1e-6)
         assert len(self.counts) <= STEPS_MAX + 1

@@ -56,7 +56,6 @@ class Rows:
         return chunk, at, at < stop and second[at] == value
 
     def get(self, key: Row) -> Row | None:
-        """Return the row with this key."""
         if not self.size or key > self._last[-1]:
             return None
         chunk, at, there = self._find(key)
@@ -109,7 +108,6 @@ class Rows:
             self.put(row)
 
     def pop(self, key: Row) -> Row | None:
-        """Take out the row with this key; None if there is none."""
         if not self.size or key > self._last[-1]:
             return None
         chunk, at, there = self._find(key)
@@ -142,7 +140,6 @@ class Rows:
         return tuple([column[at] for column in columns[: self._keys]])
 
     def first(self) -> Row | None:
-        """Return the row with the lowest key; None if there is none."""
         return tuple(map(itemgetter(0), self._chunks[0])) if self._chunks else None
 
     def onward(self, begin: Row | None = None, end: Row | None = None) -> Iterator[Row]:
@@ -161,7 +158,6 @@ class Rows:
         return self.size
 
     def clone(self) -> Rows:
-        """Return a copy that changes on its own."""
         twin = Rows(self._codes, self._keys)
         twin._chunks = [tuple([column[:] for column in columns]) for columns in self._chunks]
         twin._last = self._last.copy()
@@ -173,7 +169,6 @@ class Rows:
         return tuple(self)
 
     def check(self) -> None:
-        """Assert all that holds between any two operations."""
         rows = list(self)
         keys = [row[: self._keys] for row in rows]
         assert keys == sorted(set(keys)), "keys are unique and in order"

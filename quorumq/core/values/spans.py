@@ -61,7 +61,6 @@ def merge_spans(spans: Iterable[Span]) -> tuple[Span, ...]:
 
 
 def overlap(one: Span, other: Span) -> bool:
-    """Return True if some message is in both."""
     return one.producer_id == other.producer_id and one.start < other.stop and other.start < one.stop
 
 
@@ -233,7 +232,6 @@ class _Runs:
                 del self.runs[producer_id]
 
     def _all(self, producer_id: ProducerId) -> tuple[Run, ...]:
-        """Return every run of a producer id, in order."""
         runs = self.runs.get(producer_id, ())
         return runs if type(runs) is tuple else tuple(runs.values())
 
@@ -331,12 +329,10 @@ class _Runs:
 
     @property
     def spans(self) -> int:
-        """Return how many intervals there are, over all producer ids."""
         return self._spans
 
     @property
     def messages(self) -> int:
-        """Return how many messages are covered, over all producer ids."""
         return self._messages
 
     def __bool__(self) -> bool:
@@ -440,7 +436,6 @@ class SpanMap(_Runs, Generic[V]):
     __slots__ = ()
 
     def get(self, producer_id: ProducerId, seq: int) -> V | None:
-        """Return the value of one message, or None."""
         runs = self.runs.get(producer_id)
         if runs is None:
             return None
@@ -459,7 +454,6 @@ class SpanMap(_Runs, Generic[V]):
         ]
 
     def spans_of(self, producer_id: ProducerId) -> list[tuple[Span, V]]:
-        """Return everything of one producer id, in order."""
         return [(Span(producer_id, start, stop), value) for start, stop, value in self._all(producer_id)]
 
     def within(self, span: Span) -> list[tuple[Span, V]]:
@@ -563,7 +557,6 @@ class SpanSet(_Runs):
         return made
 
     def contains(self, producer_id: ProducerId, seq: int) -> bool:
-        """Return True if one message is in the set."""
         return bool(self._overlap(producer_id, seq, seq + 1))
 
     def items(self) -> list[Span]:
@@ -575,7 +568,6 @@ class SpanSet(_Runs):
         ]
 
     def spans_of(self, producer_id: ProducerId) -> list[Span]:
-        """Return everything of one producer id, in order."""
         return [Span(producer_id, run[0], run[1]) for run in self._all(producer_id)]
 
     def within(self, span: Span) -> list[Span]:

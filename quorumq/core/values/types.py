@@ -68,7 +68,6 @@ class Span(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Return how many messages the span names."""
         return self.stop - self.start
 
     def __str__(self) -> str:
@@ -318,7 +317,6 @@ class Topic(NamedTuple):
 
     @property
     def partitions(self) -> int:
-        """Return how many partitions the topic has."""
         return len(self.replicas)
 
     @property
@@ -517,7 +515,6 @@ class Decision(NamedTuple):
 
     @property
     def value(self) -> Value | None:
-        """Return the accepted value."""
         return self.topic or self.group or self.layout or self.cluster
 
 
@@ -556,7 +553,6 @@ class BatchHeader(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Return how many records the batch holds."""
         return len(self.offsets) // 4
 
     def end_of(self, index: int) -> int:

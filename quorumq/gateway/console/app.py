@@ -124,12 +124,10 @@ class Page:
         self.client: Client
 
     def get(self, name: str, other: str = "") -> str:
-        """Return a field."""
         return self.fields.get(name, other)
 
     @property
     def topic_and_group(self) -> tuple[str, str]:
-        """The topic and the group that are named."""
         if not self.get("topic") or not self.get("group"):
             raise UsageError("the address names no topic and group: follow a link to them")
         return self.get("topic"), self.get("group")
@@ -144,7 +142,6 @@ class Page:
         return int(text)
 
     def render(self, template: str, status: int = 200, **values: Any) -> Response:
-        """Return a page."""
         console = self.console
         may = console.gateway.identities.may
         topic, group = self.get("topic"), self.get("group")
@@ -185,7 +182,6 @@ class ConsoleApp:
         await response(scope, receive, send)
 
     async def answer(self, request: Request) -> Response:
-        """Return the answer to a request."""
         path = request.scope["path"].removeprefix(ROOT).strip("/")
         name = path.removeprefix("assets/")
         if name != path and name in self.assets:

@@ -43,11 +43,9 @@ class Sessions:
         self._keys = [hmac.new(key, b"quorumq console session\0", hashlib.sha256).digest() for key in given]
 
     def begin(self, name: str, now: float) -> Session:
-        """Return a new session."""
         return Session(name, int(now) + SESSION_S, secrets.token_hex(16))
 
     def cookie_of(self, session: Session) -> str:
-        """Return the cookie of a session."""
         text = f"{session.ends}.{session.nonce}.{session.name}".encode()
         body = base64.urlsafe_b64encode(text).decode().rstrip("=")
         return f"{body}.{self._digest(self._keys[0], self._signed(text, session.name))}"

@@ -162,7 +162,6 @@ def bars(kind: DeadLetterKind) -> list[tuple[int, int, str]]:
 
 
 async def message(client: Client, topic: str, text: str) -> dict[str, Any]:
-    """Return the life of one message."""
     life = await client.show(topic, text, body=True)
     groups: dict[str, list[Any]] = {}
     for replica in life.replicas:

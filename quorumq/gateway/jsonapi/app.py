@@ -240,7 +240,6 @@ class EventStream:
 
 
 def refusal(error: QuorumqError) -> Response:
-    """Return an error as an answer."""
     return Response(encoded(problem_of(error)), status_of(error), headers=headers_of(error), media_type=TYPE)
 
 

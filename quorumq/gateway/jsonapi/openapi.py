@@ -74,7 +74,6 @@ def parameters_of(schema: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def entry(one: Operation, parameters: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the entry of an operation."""
     names = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
         for name in _NAMES.findall(one.path)

@@ -61,7 +61,6 @@ class Call:
 
     @property
     def topic_and_group(self) -> tuple[str, str]:
-        """The topic and the group of the path."""
         return self.names["topic"], self.names["group"]
 
 

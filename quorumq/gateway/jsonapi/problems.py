@@ -96,7 +96,6 @@ def problem_of(error: QuorumqError) -> Problem:
 
 
 def headers_of(error: QuorumqError) -> dict[str, str]:
-    """Return the headers that go with an error."""
     status = status_of(error)
     if status == 401:
         return {"WWW-Authenticate": "Bearer"}

@@ -458,5 +458,4 @@ def peeked_of(match: Match) -> Peeked:
 
 
 def encoded(value: Any) -> bytes:
-    """Return an answer as JSON."""
     return msgspec.json.encode(value)

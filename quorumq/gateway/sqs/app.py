@@ -70,7 +70,6 @@ class SqsApp:
         }
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
-        """Answer one HTTP request."""
         if scope["type"] != "http":
             return
         request_id = str(uuid.uuid4())

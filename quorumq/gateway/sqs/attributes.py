@@ -98,7 +98,6 @@ class Attributes(NamedTuple):
     labels: Mapping[str, str]
 
     def number(self, name: str) -> int:
-        """Return an attribute that is an integer."""
         default, low, high = NUMBERS[name]
         if name == "MessageRetentionPeriod":
             return int(self.topic.ttl_s) or high
@@ -117,7 +116,6 @@ class Attributes(NamedTuple):
 
     @property
     def tags(self) -> dict[str, str]:
-        """Tags by key."""
         return {
             name.removeprefix(TAG): text for name, text in sorted(self.labels.items()) if name.startswith(TAG)
         }

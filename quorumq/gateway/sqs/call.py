@@ -28,7 +28,6 @@ class Params:
         self._values = values
 
     def has(self, name: str) -> bool:
-        """Return True if a parameter is given."""
         return self._values.get(name) is not None
 
     def text(self, name: str, default: str | None = None) -> str:
@@ -159,11 +158,9 @@ class Call:
         return queue_of_url(self.params.text("QueueUrl"))
 
     def url(self, queue: str) -> str:
-        """Return the URL of a queue."""
         return f"{self.base_url}/{ACCOUNT}/{queue}"
 
     def arn(self, queue: str) -> str:
-        """Return the ARN of a queue."""
         return f"arn:aws:sqs:{self.region}:{ACCOUNT}:{queue}"
 
 

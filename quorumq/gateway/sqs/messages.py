@@ -98,7 +98,6 @@ class Typed(NamedTuple):
 
     @property
     def raw(self) -> bytes:
-        """The value as bytes."""
         return self.value if isinstance(self.value, bytes) else self.value.encode()
 
 
@@ -231,7 +230,6 @@ class Selection(NamedTuple):
 
     @classmethod
     def of(cls, params: Params) -> Selection:
-        """Return the selection of a request."""
         system = params.texts("AttributeNames") + params.texts("MessageSystemAttributeNames")
         return cls(frozenset(system), tuple(params.texts("MessageAttributeNames")))
 

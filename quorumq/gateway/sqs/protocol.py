@@ -194,7 +194,6 @@ def _numbered(value: Any) -> list[Any]:
 
 
 def encode_json(result: Mapping[str, Any]) -> bytes:
-    """Return an answer as JSON."""
     return json.dumps(result, separators=(",", ":")).encode()
 
 
@@ -207,7 +206,6 @@ def encode_xml(action: str, result: Mapping[str, Any], request_id: str) -> bytes
 
 
 def encode_error_xml(error: SqsError, request_id: str) -> bytes:
-    """Return an error as XML."""
     side = "Sender" if error.is_sender else "Receiver"
     inner = (
         f"<Type>{side}</Type><Code>{_text(error.query_code)}</Code><Message>{_text(error.message)}</Message>"

@@ -92,7 +92,6 @@ class QueueActions:
         self._cache.drop(name)
 
     async def delete_queue(self, call: Call) -> dict[str, Any]:
-        """Delete a queue with its messages."""
         name = call.queue()
         self._cache.drop(name)
         policy = (await self._cache.of(call, name)).redrive_policy
@@ -103,7 +102,6 @@ class QueueActions:
         return {}
 
     async def get_queue_url(self, call: Call) -> dict[str, Any]:
-        """Return the URL of a queue."""
         name = call.params.text("QueueName")
         check_name(name, missing=True)
         await call.client.topic(name)
@@ -159,7 +157,6 @@ class QueueActions:
         return {attribute: str(count) for attribute, count in sums.items()}
 
     async def set_queue_attributes(self, call: Call) -> dict[str, Any]:
-        """Change attributes of a queue; others stay."""
         name = call.queue()
         values = checked(call.params.text_mapping("Attributes"))
         self._cache.drop(name)
@@ -190,7 +187,6 @@ class QueueActions:
         return {}
 
     async def tag_queue(self, call: Call) -> dict[str, Any]:
-        """Add tags to a queue, or change them."""
         name, tags = call.queue(), call.params.text_mapping("Tags")
         if not tags:
             raise SqsError("MissingParameter", "The request must contain the parameter Tags.")
@@ -202,7 +198,6 @@ class QueueActions:
         return {}
 
     async def untag_queue(self, call: Call) -> dict[str, Any]:
-        """Remove tags of a queue."""
         name, keys = call.queue(), call.params.texts("TagKeys")
         if not keys:
             raise SqsError(
@@ -217,14 +212,12 @@ class QueueActions:
         return {}
 
     async def list_queue_tags(self, call: Call) -> dict[str, Any]:
-        """Return the tags of a queue."""
         name = call.queue()
         self._cache.drop(name)
         tags = (await self._cache.of(call, name)).tags
         return {"Tags": tags} if tags else {}
 
     async def list_dead_letter_source_queues(self, call: Call) -> dict[str, Any]:
-        """List the queues whose dead letters a queue shows."""
         name = call.queue()
         self._cache.drop(name)
         page, token = paged(call, await self._cache.sources(call, name))

@@ -93,7 +93,6 @@ class ReceiveActions:
             raise
 
     async def delete_message_batch(self, call: Call) -> dict[str, Any]:
-        """Ack up to 10 messages; each has an outcome of its own."""
         return await self._each(call, "DeleteMessageBatch", self._delete_entry)
 
     async def _delete_entry(self, call: Call, entry: Params) -> None:
@@ -107,7 +106,6 @@ class ReceiveActions:
         return {}
 
     async def change_message_visibility_batch(self, call: Call) -> dict[str, Any]:
-        """Change the visibility of up to 10 messages; each has an outcome of its own."""
         return await self._each(call, "ChangeMessageVisibilityBatch", self._change)
 
     async def _change(self, call: Call, params: Params) -> None:

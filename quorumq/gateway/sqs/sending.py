@@ -56,7 +56,6 @@ class SendActions:
         self._producers = Producers()
 
     async def send_message(self, call: Call) -> dict[str, Any]:
-        """Publish a message."""
         queue = call.queue()
         attributes = await self._cache.of(call, queue)
         message, delay = self._message(call.params, attributes)
@@ -69,7 +68,6 @@ class SendActions:
         return message, params.number("DelaySeconds", 0, 900, attributes.number("DelaySeconds"))
 
     async def send_message_batch(self, call: Call) -> dict[str, Any]:
-        """Publish up to 10 messages; each has an outcome of its own."""
         queue, entries = call.queue(), call.params.entries("SendMessageBatch")
         size = sum(len(entry.text("MessageBody", "").encode(errors="replace")) for entry in entries)
         if size > BATCH_BYTES_MAX:
