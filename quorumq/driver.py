@@ -249,11 +249,7 @@ class Driver:
     # -------------------------------------------------------------------- commits
 
     def commit(self) -> bool:
-        """Begin the commit that effects wait for, unless one is under way: then the next one serves them.
-
-        Returns:
-            True if one was begun.
-        """
+        """Begin the commit that effects wait for; False if one is under way: then the next one serves them."""
         if self.ended:
             return False
         waits = self._last_wanted > self.journal.durable

@@ -24,11 +24,7 @@ _PURPOSE: Final = b"quorumq secret access key\0"
 
 
 def new_keys_file(path: Path) -> None:
-    """Write a new file with one random key, for its owner alone.
-
-    Raises:
-        FileExistsError: there is one.
-    """
+    """Write a new file with one random key, for its owner alone; FileExistsError if there is one."""
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write("# Keys of quorumq gateways, the newest first: docs/gateway.md.\n")
         file.write(base64.urlsafe_b64encode(secrets.token_bytes(KEY_BYTES)).decode() + "\n")

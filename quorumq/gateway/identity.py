@@ -40,11 +40,7 @@ class Identities:
         return self._clients is None
 
     def by_token(self, token: str) -> User:
-        """Return the user that has a token (``NAME.SECRET``).
-
-        Raises:
-            Unauthorized: no client has it.
-        """
+        """Return the user that has a token (``NAME.SECRET``); Unauthorized if no client has it."""
         if self._clients is None:
             return ANYBODY
         client = self._clients.find(token)
@@ -54,11 +50,7 @@ class Identities:
         return User(client.name)
 
     def by_name(self, name: str) -> User:
-        """Return the user of a session that the gateway gave out itself.
-
-        Raises:
-            Unauthorized: the client was revoked since.
-        """
+        """Return the user of a session that the gateway gave out; Unauthorized if the client was revoked since."""
         if self._clients is not None and self._clients.token_hash(name) is None:
             raise Unauthorized(f"client {name!r} is not in the clients file any more")
         return User(name) if self._clients is not None else ANYBODY

@@ -46,11 +46,7 @@ class Settings:
     public_url: str = ""
 
     def check(self) -> None:
-        """Refuse settings that cannot work, or that open the cluster to a network.
-
-        Raises:
-            UsageError: names the setting and the remedy.
-        """
+        """Refuse settings that cannot work, or that open the cluster to a network, with the remedy."""
         free = self.listen.endswith(":0")
         host, _ = split_address(self.listen.removesuffix("0") + "1" if free else self.listen)
         if bool(self.tls_cert) != bool(self.tls_key):

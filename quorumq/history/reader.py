@@ -21,11 +21,7 @@ LINE_BYTES_MAX: Final = 1 << 22
 
 
 def histories_of(path: Path) -> list[Path]:
-    """Return the files that a path names: itself, or all files below a directory that end in one of SUFFIXES, sorted.
-
-    Returns:
-        Nothing if the path does not exist.
-    """
+    """Return a file, or all below a directory that end in one of SUFFIXES, sorted; none if there is no such path."""
     if path.is_dir():
         return sorted(file for file in path.rglob("*") if file.name.endswith(SUFFIXES) and file.is_file())
     return [path] if path.is_file() else []

@@ -160,11 +160,7 @@ def _announce(cluster: Any, topics: tuple[str, ...], directory: Path | None, as_
 
 
 def _wait(addresses: list[str], topics: tuple[str, ...], seconds: float) -> None:
-    """Wait until the nodes at these addresses can publish and deliver, and know the topics.
-
-    Raises:
-        NotReady: not within ``seconds``; with what each lacks.
-    """
+    """Wait until these nodes can publish and deliver, and know the topics; NotReady after ``seconds``."""
     from quorumq.cli.probe import ask
     from quorumq.core.messages import Metadata
     from quorumq.lab.local import PROBE_S, TELL_EVERY_S, NotReady, lack

@@ -51,11 +51,7 @@ class _Watcher:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start the watching process, unless it was started before.
-
-        Raises:
-            OSError: it cannot be started.
-        """
+        """Start the watching process, unless it was started before; OSError if that cannot be."""
         with self._lock:
             if self._process is None:
                 self._process = POPEN(

@@ -214,11 +214,7 @@ class LocalCluster:
         self._wait([name], timeout, connected=False, quarantine=False)
 
     def start_all(self) -> None:
-        """Start every node that does not run, and wait until all are ready (see `wait_ready`).
-
-        Raises:
-            NodeDied, NotReady: as `wait_ready`.
-        """
+        """Start every node that does not run, and wait until all are ready; raises as `wait_ready` does."""
         for name in self.nodes:
             self.spawn(name)
         self.wait_ready()
@@ -259,11 +255,7 @@ class LocalCluster:
             self._signal(name, signal.SIGCONT)
 
     def status(self, name: str, timeout: float = 2.0) -> dict[str, Any]:
-        """Return the node's status (docs/operations.md).
-
-        Raises:
-            Unreachable: it does not answer within ``timeout`` seconds.
-        """
+        """Return the node's status (docs/operations.md); Unreachable if it is silent for ``timeout`` seconds."""
         return status_of(self.address(name), timeout)
 
     def wait_ready(

@@ -109,11 +109,7 @@ def read_clients(path: str | os.PathLike[str], *, empty: bool = False) -> dict[s
 
 
 def entry_of(path: str | os.PathLike[str], name: str, value: Any) -> Entry:
-    """Return the entry that the file at ``path`` has, or shall have, for a client.
-
-    Raises:
-        UsageError: something in it is wrong.
-    """
+    """Return the entry that the file at ``path`` has, or shall have, for a client; UsageError if it is wrong."""
     where = f"clients_file {path}: [{name}]"
     if not NAME.fullmatch(name):
         raise UsageError(
@@ -282,11 +278,7 @@ class Clients:
         return None if entry is None else entry.token
 
     def named_by(self, agent: str, name: str) -> Client:
-        """Return the client ``name`` for which the known client ``agent`` asks.
-
-        Raises:
-            Unauthorized: ``agent`` lacks the right to ask for it, or no client has that name.
-        """
+        """Return the client ``name`` that ``agent`` asks for; Unauthorized if it may not, or there is none."""
         if not any(covers(pattern, name) for pattern in self._entries[agent].on_behalf):
             raise Unauthorized(
                 f"client {agent!r} lacks the right on_behalf for client {name!r}, which it names: rights are in the "
@@ -345,11 +337,7 @@ class Credentials:
         return self._problem
 
     def _identify(self) -> Client:
-        """Return the client that the token has, or for which the token's client may ask.
-
-        Raises:
-            Unauthorized: there is none.
-        """
+        """Return the client of the token, or the one that it asks for; Unauthorized if there is none."""
         client = self.clients.find(self.token)
         if client is None:
             shown = "a token that it does not know" if self.token else "no token"

@@ -223,11 +223,7 @@ def load_config(path: str | os.PathLike[str]) -> ServeConfig:
 
 
 def make_config(values: Mapping[str, Any], where: str = "configuration") -> ServeConfig:
-    """Check values as they come out of TOML.
-
-    Raises:
-        ConfigError: with every key that is wrong.
-    """
+    """Check values as they come out of TOML; ConfigError with every key that is wrong."""
     problems: list[str] = []
     settings: dict[str, Any] = {}
     fields = {field.name: field for field in msgspec.structs.fields(ServeConfig)}
@@ -355,11 +351,7 @@ def _problems_of_peers(peers: Mapping[str, str], settings: Mapping[str, Any]) ->
 
 
 def with_join(config: ServeConfig, join: Sequence[str]) -> ServeConfig:
-    """Return the configuration of a node that asks these addresses to let it in, if there are any.
-
-    Raises:
-        ConfigError: the file has ``nodes``.
-    """
+    """Return the configuration with addresses to ask, if there are any; ConfigError if the file has ``nodes``."""
     if not join:
         return config
     values = {field: getattr(config, field) for field in ServeConfig.__struct_fields__}

@@ -37,11 +37,7 @@ class HttpServer:
         self._open: dict[trio.CancelScope, None] = {}  # the oldest first
 
     async def run(self, sockets: list[socket.socket]) -> None:
-        """Serve until cancelled.
-
-        Args:
-            sockets: that listen; they are closed here.
-        """
+        """Serve until cancelled; the listening ``sockets`` are closed then."""
         listeners = [trio.SocketListener(trio.socket.from_stdlib_socket(sock)) for sock in sockets]
         await trio.serve_listeners(self._serve, listeners)
 

@@ -139,9 +139,5 @@ def one_word(value: object) -> str:
 def make_log(
     form: str, level: str, node: str, file: TextIO | None = None, limit: RateLimit | None = None
 ) -> Log:
-    """Return a log that writes to ``file``; standard error if None.
-
-    Args:
-        form: "json" or "console".
-    """
+    """Return a log of the ``form`` "json" or "console" that writes to ``file``; standard error if None."""
     return Log(form == "console", level, node, file or sys.stderr, limit or RateLimit())

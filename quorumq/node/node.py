@@ -161,11 +161,7 @@ class Node:
     # ---------------------------------------------------------------- start and end
 
     def start(self) -> None:
-        """Make this start durable. Blocks for the disk; the node may speak when this returned.
-
-        Raises:
-            StorageError: the disk refused.
-        """
+        """Make this start durable, blocking for the disk: then the node may speak. StorageError if it is refused."""
         now = self.clock()
         self.store.roll(lambda: self.core.snapshot(now))
         self.driver.start()

@@ -196,11 +196,7 @@ class Usage:
         self._groups = Making()
 
     def begin(self, client: Client, request: Any, size: int, now: float) -> None:
-        """Charge a request of ``size`` bytes, refused later or not.
-
-        Raises:
-            Busy: it is beyond a rate: says which, and when to ask again. Then nothing is charged.
-        """
+        """Charge a request of ``size`` bytes, refused later or not; Busy, and no charge, beyond a rate."""
         asked = [(self._requests, 1.0, "requests_per_s"), (self._bytes, float(size), "bytes_per_s")]
         settles = isinstance(request, UNREFUSED) and not self.forged
         if not settles:

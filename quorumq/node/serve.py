@@ -218,11 +218,7 @@ async def _open(
 
 
 def _bind(address: str, key: str) -> list[socket.socket]:
-    """Return the sockets for an address of the configuration; none if it is empty.
-
-    Raises:
-        UsageError: they cannot be had.
-    """
+    """Return the sockets for an address of the configuration, none if it is empty; UsageError if it is taken."""
     try:
         return listen(*split_address(address)) if address else []
     except OSError as error:
@@ -332,11 +328,7 @@ def boot_number(boot_id: str) -> int:
 
 
 def _check_others_can_help(core: NodeCore, damage: str) -> None:
-    """Refuse to go on from a damaged directory if no other node knows what it lost.
-
-    Raises:
-        StorageError: no other node knows it; says what to do.
-    """
+    """Refuse to go on from a damaged directory, by StorageError, if no other node knows what it lost."""
     alone = sorted({each.topic.name for each in core.replicas.values() if each.members == (core.state.me,)})
     others = len(core.catalogue.cluster.present) > 1
     if others and not alone:

@@ -280,11 +280,7 @@ async def connect(host: str, port: int, timeout: float, user_timeout: float | No
 
 
 def listen(host: str, port: int) -> list[socket.socket]:
-    """Bound sockets for every address of ``host``. `socket.listen` is still to be called on each.
-
-    Raises:
-        OSError: in use, or not an address of this machine.
-    """
+    """Return sockets bound to every address of ``host``, to call `socket.listen` on; OSError if one is taken."""
     bound: list[socket.socket] = []
     try:
         for family, kind, protocol, _, address in socket.getaddrinfo(

@@ -91,11 +91,7 @@ class Writer:
                 raise refused from error
 
     def write(self, buffers: list[Buffer]) -> None:
-        """Append to the segment, and take the written bytes out of ``buffers``.
-
-        Raises:
-            NoCapacity: some are left.
-        """
+        """Append to the segment, and take the written bytes out of ``buffers``; NoCapacity if some are left."""
         assert self._handle is not None
         self._unsynced = True
         while buffers:
@@ -156,11 +152,7 @@ class Writer:
         self.disk.sync(handle)
 
     def begin(self, step: NewSegment) -> None:
-        """Begin a segment, durably, and let go what it makes useless.
-
-        Raises:
-            NoCapacity: nothing of it was begun.
-        """
+        """Begin a segment, durably, and let go what it makes useless; NoCapacity if nothing of it was begun."""
         if self._handle is not None:
             unsynced = self.take_unsynced()
             if unsynced is not None:

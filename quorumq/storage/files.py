@@ -32,11 +32,7 @@ class SegmentFiles:
         return Scan(partial(self._read, name), size, salt, check_bodies=check_bodies)
 
     def decode(self, name: str, frame: Frame) -> JournalRecord | Framing:
-        """Return the record of a frame.
-
-        Raises:
-            StorageError: a newer version wrote it.
-        """
+        """Return the record of a frame; StorageError if a newer version wrote it."""
         try:
             return decode_record(frame.fields)
         except cbor.BadValue as error:

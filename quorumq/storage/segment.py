@@ -50,11 +50,7 @@ NAME_SUFFIX = ".journal"
 
 
 def segment_name(number: int) -> str:
-    """Return the file name of a segment. Names sort as numbers do.
-
-    Raises:
-        StorageError: the number has more digits than a name: no start would find the file.
-    """
+    """Return the file name of a segment, which sorts as its number; StorageError if that has too many digits."""
     if number >= SEGMENTS_END:
         raise StorageError(
             f"there is no segment {number}: the last one is {SEGMENTS_END - 1}, and a file of the data directory has "
@@ -77,11 +73,7 @@ def salt_of(directory: int, segment: int) -> int:
 
 
 def encode_frame(header: bytes, body_length: int, body_crc: int, salt: int) -> bytes:
-    """Prefix and header of a record; its body follows in the file as it is.
-
-    Raises:
-        StorageError: the header or the body is over its limit; nothing was written.
-    """
+    """Return prefix and header of a record, whose body follows as it is; StorageError above a limit."""
     if len(header) > HEADER_BYTES_MAX or body_length > BATCH_BYTES_MAX:
         raise StorageError(
             f"a record of {len(header)} header and {body_length} body bytes is over the journal's limits "

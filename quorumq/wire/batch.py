@@ -111,11 +111,7 @@ _new_span: Final[Callable[[type[Span], tuple[ProducerId, int, int]], Span]] = tu
 
 
 def decode_spans(value: object, where: str = "batch.sections") -> tuple[Span, ...]:
-    """Sections out of decoded CBOR.
-
-    Raises:
-        BadValue: not an array of sections, too many, an empty one, or two that overlap.
-    """
+    """Return sections out of decoded CBOR; BadValue if they are none, too many, empty, or overlap."""
     if type(value) is not tuple or not 1 <= len(value) <= SPANS_MAX:
         bad(where, value, f"must be an array of 1 to {SPANS_MAX} sections")
     spans: list[Span] = []
@@ -310,11 +306,7 @@ def body_size(header: BatchHeader) -> int:
 
 
 def check_body(header: BatchHeader, body: bytes | memoryview) -> None:
-    """See that ``body`` is the one ``header`` was written for: its length and its CRC-32C.
-
-    Raises:
-        Corrupt: it is not. The bytes must not be stored or served.
-    """
+    """See that ``body`` has the length and CRC-32C that ``header`` says; else it is Corrupt, and of no use."""
     size = body_size(header)
     if len(body) != size:
         raise Corrupt(f"batch {header.key()}: the body has {len(body)} bytes, its header says {size}")

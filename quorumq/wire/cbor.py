@@ -170,11 +170,7 @@ EMPTY_ARRAY: Final = b"\x80"
 
 
 def uint(n: int) -> bytes:
-    """Return an integer; the name is that of the usual case, negative ones are written too. At most 64 bits.
-
-    Raises:
-        BadValue: the integer does not fit.
-    """
+    """Return an integer of at most 64 bits, negative ones too; BadValue if it does not fit."""
     if 0 <= n < 256:
         return SMALL[n]
     if n < 0:

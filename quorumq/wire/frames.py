@@ -171,11 +171,7 @@ class FrameReader:
         return self._cut(whole)
 
     def close(self) -> None:
-        """End the stream.
-
-        Raises:
-            PeerError: in the middle of a frame.
-        """
+        """End the stream; PeerError in the middle of a frame."""
         if self._broken is None and self.pending_bytes:
             of_expected = f" of {self.expected_bytes}" if self._lengths is not None else ""
             self._break(f"the connection ended inside a frame, after {self.pending_bytes}{of_expected} bytes")

@@ -24,11 +24,6 @@ def own_token() -> str:
 def client_hello(
     software: str, wall_ms: int, *, cluster_id: str = "", token: str = "", on_behalf: str = ""
 ) -> Hello:
-    """Return the first message of a client.
-
-    Args:
-        cluster_id: the cluster that must answer; "" takes any.
-        on_behalf: name of the client for which a gateway asks; "" for the client itself.
-    """
+    """Return the first message of a client; ``cluster_id`` is of the nodes that may answer, "" of any."""
     start = Incarnation(0, 0)
     return Hello(VERSIONS, cluster_id, b"", 0.0, "", start, 0, wall_ms, 0, software, token, on_behalf)

@@ -69,11 +69,7 @@ def signature(receipt: Receipt, *, secret: bytes, key: int = 0) -> bytes:
 
 
 def open_receipt(data: bytes, *, keys: Mapping[int, bytes]) -> Receipt:
-    """Return the receipt that ``data`` signatures.
-
-    Raises:
-        BadReceipt: not signed by this cluster, or changed since. The text says which; nothing was written.
-    """
+    """Return the receipt that ``data`` signs; BadReceipt if this cluster did not sign it, or it was changed."""
     if not SIGNED_HEAD_BYTES < len(data) <= SIGNED_BYTES_MAX or data[0] != SIGNED_FORMAT:
         raise BadReceipt(f"not a receipt ({cbor.shown(data)}): send back the bytes of the delivery unchanged")
     secret = keys.get(data[1])
@@ -91,11 +87,7 @@ def open_receipt(data: bytes, *, keys: Mapping[int, bytes]) -> Receipt:
 
 
 def read_receipt(data: bytes) -> Receipt:
-    """Read a signed receipt, unverified: for clients, which need span, group and fencing token.
-
-    Raises:
-        BadReceipt: the bytes say nothing.
-    """
+    """Read a signed receipt, unverified: clients need its span, group and token. BadReceipt if it says nothing."""
     try:
         return read_signed(data)
     except BadValue as exc:

@@ -20,11 +20,7 @@ from quorumq.wire.frames import Frame
 
 
 def check_header(header: bytes | memoryview) -> None:
-    """Refuse a request that takes long to read, for the bytes or for the items that it has.
-
-    Raises:
-        PeerError: its header is too large, or has too many items; nothing behind it is read.
-    """
+    """Refuse, by PeerError, a request that takes long to read, for its bytes or its items."""
     size = len(header)
     if size > limits.CLIENT_HEADER_BYTES_MAX:
         raise PeerError(
@@ -38,11 +34,7 @@ def check_header(header: bytes | memoryview) -> None:
 
 
 def check_request(message: Any) -> None:
-    """Refuse what asks for too much.
-
-    Raises:
-        TooLarge: with what it asks for, the limit, and what to do.
-    """
+    """Refuse what asks for too much: TooLarge with the limit, and what to do."""
     if isinstance(message, m.Metadata | m.Fetch):
         _limit(len(message.topics), limits.NAMES_PER_REQUEST_MAX, "names of topics")
         _limit(sum(map(is_pattern, message.topics)), limits.PATTERNS_PER_REQUEST_MAX, "patterns of names")

@@ -187,11 +187,7 @@ def public(reply: Reply) -> Reply:
 
 
 def check_seen(client: Client, request: m.Metadata) -> None:
-    """Refuse to say whether there is a topic that a client may not see.
-
-    Raises:
-        NotFound: in the same words whether there is one or not.
-    """
+    """Refuse a topic that a client may not see by NotFound, in the same words whether there is one or not."""
     for name in request.topics:
         if not is_pattern(name) and not client.sees(name):
             raise NotFound(

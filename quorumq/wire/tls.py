@@ -108,11 +108,7 @@ def own_ca() -> str:
 
 
 def client_context(ca: str) -> ssl.SSLContext:
-    """Return a client's context: the node must show a certificate of these authorities for the dialled address.
-
-    Raises:
-        UsageError: it cannot be used.
-    """
+    """Return a client's context: a node shows a certificate of these authorities for the dialled address."""
     try:
         context = ssl.create_default_context(cafile=ca)
     except (OSError, ValueError) as error:
@@ -143,11 +139,7 @@ def server_context(cert: str, key: str, ca: str) -> ssl.SSLContext:
 
 
 def peer_context(cert: str, key: str, ca: str) -> ssl.SSLContext:
-    """Return the context of a node that dials another: both show a certificate. The caller checks `names_in`.
-
-    Raises:
-        UsageError: they cannot be used.
-    """
+    """Return the context of a node that dials another: both show a certificate. The caller checks `names_in`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = False  # a node is known by its id, not by its address
@@ -209,18 +201,7 @@ UTC_TIME: Final = 0x17
 
 
 def expiry_of(path: str) -> float:
-    """Return the time when a certificate ends.
-
-    Args:
-        path: path of a PEM file; its first certificate counts.
-
-    Returns:
-        Seconds since 1970.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it has no certificate.
-    """
+    """Return when the first certificate of a PEM file ends, in seconds since 1970; ValueError if there is none."""
     with open(path, encoding="latin-1") as file:
         text = file.read()
     begin, end = text.find("-----BEGIN CERTIFICATE-----"), text.find("-----END CERTIFICATE-----")

@@ -79,11 +79,7 @@ class Context:
         await self.tasks.start(task)
 
     def open(self, flushed: Flushed) -> None:
-        """Close this before the client is left, unless it is `closed` before.
-
-        Raises:
-            UsageError: too many are open.
-        """
+        """Close this before the client is left, unless it is `closed` before; UsageError if too many are open."""
         if len(self._open) >= OPEN_MAX:
             raise UsageError(
                 f"{OPEN_MAX} producers of this client are open: keep one for a topic, or close them"
@@ -246,11 +242,7 @@ class Context:
 
 
 def topic_of(reply: m.MetadataReply, name: str) -> Topic:
-    """Return the one topic that was asked for.
-
-    Raises:
-        NotFound: the name is a pattern, which stands for any number of topics.
-    """
+    """Return the one topic that was asked for; NotFound for a pattern, which stands for any number of topics."""
     for topic in reply.topics:
         if topic.name == name:
             return topic

@@ -109,11 +109,7 @@ class History:
             )
 
     def listed_all(self, topic: str, partition: int, group: str, which: str, asked: float) -> None:
-        """Write that a complete listing came to its end: messages that it has not shown were not there.
-
-        Args:
-            asked: time at which its first request was sent, by `clock`.
-        """
+        """Write that a complete listing, first requested at ``asked``, has ended: the rest was not there."""
         self.write(
             "list",
             topic=self.label(topic),

@@ -49,11 +49,7 @@ def is_dead(group: str) -> bool:
 def spans_of(
     register: Topic, ids: Iterable[MessageId | str] | MessageId | str
 ) -> list[tuple[int, tuple[Span, ...]]]:
-    """Return the messages as spans, by partition, as many at once as a request may name.
-
-    Raises:
-        UsageError: one is of another topic.
-    """
+    """Return messages as spans, by partition, as many at once as a request may name; UsageError for another topic."""
     by_partition: dict[int, list[Span]] = {}
     for name in sorted(ids_of(ids)):
         check_topic(name, register)

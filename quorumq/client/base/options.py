@@ -52,11 +52,7 @@ PRIORITY: Final = "there are no priorities: use a topic for each, and a pool for
 
 
 def refuse(call: str, given: Mapping[str, object], known: Iterable[str]) -> None:
-    """Refuse options that there are not.
-
-    Raises:
-        TypeError: names the first one, and an option that may have been meant.
-    """
+    """Refuse options that there are not, by a TypeError that names one, and an option that may have been meant."""
     names = list(known)
     for name in given:
         if name in names:

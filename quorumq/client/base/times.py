@@ -18,11 +18,7 @@ Duration = float | timedelta
 
 
 def number_of(name: str, value: Duration) -> float:
-    """Return ``value`` in seconds, whether or not it makes sense.
-
-    Raises:
-        UsageError: it is neither a number nor a timedelta; says so of ``name``.
-    """
+    """Return ``value`` in seconds, whether or not it makes sense; UsageError, about ``name``, if it is no time."""
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, float | int):
@@ -32,11 +28,7 @@ def number_of(name: str, value: Duration) -> float:
 
 
 def timeout_of(value: Duration, name: str = "timeout") -> float:
-    """Return a time to wait in seconds; it may be infinite.
-
-    Raises:
-        UsageError: it is negative, or neither a number nor a timedelta; says so of ``name``.
-    """
+    """Return a time to wait in seconds, which may be infinite; UsageError, about ``name``, if it is none."""
     seconds = number_of(name, value)
     if not seconds >= 0.0:
         raise UsageError(f"{name} is {seconds:g} s: it must be at least 0")
@@ -44,22 +36,14 @@ def timeout_of(value: Duration, name: str = "timeout") -> float:
 
 
 def positive_of(name: str, value: int) -> int:
-    """Return ``value``, a number of things.
-
-    Raises:
-        UsageError: it is below 1, or no integer; says so of ``name``.
-    """
+    """Return ``value``, a number of things; UsageError, about ``name``, if it is no integer above 0."""
     if not isinstance(value, int) or value < 1:
         raise UsageError(f"{name} is {value!r}: it must be an integer, at least 1")
     return value
 
 
 def seconds_of(name: str, value: Duration, most: float) -> float:
-    """Return ``value`` in seconds.
-
-    Raises:
-        UsageError: it is negative, neither a number nor a timedelta, or above ``most`` seconds; says so of ``name``.
-    """
+    """Return ``value`` in seconds; UsageError, about ``name``, unless it is a time from 0 to ``most`` seconds."""
     seconds = number_of(name, value)
     if not 0.0 <= seconds <= most:
         raise UsageError(

@@ -67,11 +67,7 @@ class Reader(NamedTuple):
 
 
 async def replica_sets_of(context: Context, name: str, timeout: float | None) -> list[ReplicaSet]:
-    """Return the replica sets of a topic; for a pattern one, which any node serves with the topics that match then.
-
-    Raises:
-        NotFound: no such topic.
-    """
+    """Return a topic's replica sets; for a pattern one, which any node serves with the topics that match then."""
     if is_pattern(name):
         return [ReplicaSet(name, (), ())]
     return replica_sets(await context.topic(name, timeout=timeout))

@@ -20,11 +20,7 @@ Fetch = Callable[..., Awaitable[list[Message]]]
 
 
 def check_sources(sources: Sequence[Source]) -> None:
-    """Refuse what are no sources.
-
-    Raises:
-        UsageError: names the first one, or their number.
-    """
+    """Raise UsageError if one of these is no source, or they are too many."""
     if not isinstance(sources, Sequence) or isinstance(sources, str | bytes):
         raise UsageError(f"sources is {sources!r}: give a list of pairs of topic and group")
     if not 0 < len(sources) <= SOURCES_MAX:

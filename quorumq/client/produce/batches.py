@@ -256,11 +256,7 @@ class DerivedParcel(RecordBatch):
         return super().full or self.runs >= SPANS_MAX
 
     def index_of(self, name: tuple[ProducerId, int], made: Made) -> int:
-        """Append a message under its name; its index, which it has already if it was added before.
-
-        Raises:
-            Conflict: another payload was added under this name.
-        """
+        """Append a message under its name, once, and return its index; Conflict if another payload has the name."""
         index = self.indexes.get(name)
         if index is None:
             index = self.indexes[name] = self.add((made.record,), len(made.record))

@@ -164,11 +164,7 @@ class Bulk:
         self._count += 1
 
     async def finish(self) -> list[MessageId]:
-        """Wait for those that were taken.
-
-        Raises:
-            NotAllStored: some are not stored, or may not be.
-        """
+        """Wait for those that were taken; NotAllStored if some are not stored, or may not be."""
         ids: list[MessageId | None] = [None] * self._count
         runs, self._runs = deque(self._runs), []
         try:

@@ -69,11 +69,7 @@ class Name(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> Name:
-        """Return the parts of a name. Part of the API: they never change.
-
-        Raises:
-            UsageError: it is no text, or empty, or too long.
-        """
+        """Return the parts of a name, which never change: part of the API. UsageError if it is none, or too long."""
         if not isinstance(text, str) or not 0 < len(utf8(text, "dedup")) <= DEDUP_BYTES_MAX:
             raise UsageError(f"dedup is {text!r:.80}: it must be text of 1 to {DEDUP_BYTES_MAX} bytes")
         digest = hashlib.blake2b(b"quorumq named\0" + text.encode(), digest_size=16).digest()

@@ -113,11 +113,7 @@ class Outbox:
     def put_named(
         self, partition: PartitionId, name: tuple[ProducerId, int], made: Made, times: Times
     ) -> Run:
-        """Take a message that has a name of its input, or of its publisher.
-
-        Raises:
-            Conflict: another payload was just taken under this name.
-        """
+        """Take a message named by its input, or its publisher; Conflict if another payload was just taken so."""
         queue = self._queue(partition, derived=True, named=made.name is not None)
         record_batch = self._filling(queue, len(made.record), times, queue.most, made.timeout)
         assert isinstance(record_batch, DerivedParcel)
@@ -228,11 +224,7 @@ class Outbox:
         return wake
 
     def expire(self) -> float:
-        """Fail queued batches whose timeout has passed.
-
-        Returns:
-            When the next one's time is over, by trio's clock.
-        """
+        """Fail queued batches whose timeout has passed; return when the next one's time is over, by trio's clock."""
         now = trio.current_time()
         soon = float("inf")
         for queue, record_batch in list(self.closed):

@@ -104,12 +104,7 @@ class Waiter:
 
 
 async def dial_tcp(address: str) -> trio.SocketStream:
-    """Return a TCP stream to "host:port" (IPv6 as "[::1]:port").
-
-    Raises:
-        UsageError: not an address.
-        OSError: the address does not answer.
-    """
+    """Return a TCP stream to "host:port" (IPv6 as "[::1]:port"); UsageError if that is no address."""
     host, port = split_address(address)
     try:
         return await trio.open_tcp_stream(host, port)
@@ -118,11 +113,7 @@ async def dial_tcp(address: str) -> trio.SocketStream:
 
 
 def dial_tls(ca: str) -> Dial:
-    """Make a dial by TLS: a node has to show a certificate for the address, of the authorities in the PEM file ``ca``.
-
-    Raises:
-        UsageError: the file cannot be used.
-    """
+    """Make a dial by TLS: a node shows a certificate for its address, of authorities in the PEM file ``ca``."""
     context = client_context(ca)
 
     async def dial(address: str) -> trio.abc.Stream:

@@ -243,11 +243,7 @@ class Nodes:
             self._stale = trio.Event()
 
     def address_of(self, node: str) -> str:
-        """Return the address of a node named by its id or its address.
-
-        Raises:
-            NotFound: no such node is known.
-        """
+        """Return the address of a node named by its id or its address; NotFound if no such node is known."""
         if node in self.ids:
             known = self.ids[node]
             return self._said.get(node, known) if known in self._failed else known
@@ -344,12 +340,7 @@ class Nodes:
             connection.close()
 
     async def reach(self, timeout: float) -> Connection:
-        """Return a connection to any node.
-
-        Raises:
-            TooFewReplicas: none could be reached within ``timeout`` seconds.
-            UsageError: one refused HELLO.
-        """
+        """Return a connection to any node; TooFewReplicas if none is reached within ``timeout`` seconds."""
         until = trio.current_time() + timeout
         attempts = Attempts("connecting")
         backoff = BACKOFF_MIN_S

@@ -71,11 +71,7 @@ class ClientProtocol:
     _awaited: dict[int, type] = field(default_factory=dict)  # request number -> type of its reply
 
     def hello(self, wall_ms: int) -> bytes:
-        """Return the first bytes of the connection.
-
-        Args:
-            wall_ms: the client's time of day, in milliseconds since 1970; a node warns when it is far off.
-        """
+        """Return the first bytes of the connection. A node warns if ``wall_ms``, ms since 1970, is far off."""
         assert self._count == 0, "HELLO is the first frame of a connection"
         who = {"token": self.token, "on_behalf": self.on_behalf}
         hello = client_hello(SOFTWARE, wall_ms, cluster_id=self.cluster_id, **who)
@@ -154,9 +150,5 @@ class ClientProtocol:
         return answers
 
     def close(self) -> None:
-        """Note that the node has closed its side.
-
-        Raises:
-            PeerError: in the middle of a frame.
-        """
+        """Note that the node has closed its side; PeerError in the middle of a frame."""
         self._reader.close()

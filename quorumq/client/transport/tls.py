@@ -25,12 +25,7 @@ class TlsStream(trio.abc.HalfCloseableStream):
         self._tunnel = Tunnel(context, host=host)
 
     async def shake(self) -> None:
-        """Do the handshake.
-
-        Raises:
-            ssl.SSLError: it failed.
-            OSError: the connection ended.
-        """
+        """Do the handshake; ssl.SSLError or OSError if it fails."""
         data: bytes | bytearray = b""
         done = False
         while not done:

@@ -224,22 +224,14 @@ class Catalogue:
     # ----------------------------------------------------- errors for unknown names and full tables
 
     def named(self, name: str) -> Topic:
-        """Return the topic that has the name now.
-
-        Raises:
-            RequestRefused: there is none.
-        """
+        """Return the topic that has the name now, or refuse the request."""
         topic = self.topic_named(name)
         if topic is None:
             raise RequestRefused(self.not_found(name))
         return topic
 
     def partition_named(self, name: str, number: int) -> PartitionId:
-        """Return a partition of a topic by name.
-
-        Raises:
-            RequestRefused: there is none.
-        """
+        """Return a partition of a topic by name, or refuse the request."""
         topic = self.named(name)
         if number >= topic.partitions:
             there = plural(topic.partitions, "partition")

@@ -14,12 +14,7 @@ from quorumq.core.values.types import STAMP_ZERO, Layout, Machines, NodeId, Plac
 
 
 def check_raise(request: AlterTopic, topic: Topic, nodes: tuple[NodeId, ...], machines: Machines = ()) -> str:
-    """Return the error in a change of a topic's replication factor, or "".
-
-    Args:
-        nodes: the members that may get slots.
-        machines: the machine of each; empty if each has its own.
-    """
+    """Return the error in a change of a topic's replication factor, or ""; ``nodes`` are those that may get slots."""
     assert request.rf is not None
     if any(value is not None for value in request._replace(rf=None)[1:]):
         return f"rf is {request.rf}, beside other settings: change it by itself, because it takes time"
@@ -42,13 +37,7 @@ def check_raise(request: AlterTopic, topic: Topic, nodes: tuple[NodeId, ...], ma
 def check_space(
     topic: Topic, rf: int, nodes: tuple[NodeId, ...], machines: Machines, full: Mapping[NodeId, str]
 ) -> str:
-    """Return why too few nodes can take payload for a raise, or "".
-
-    Args:
-        nodes: the members that may get slots.
-        machines: the machine of each; empty if each has its own.
-        full: nodes that take no payload, each with the reason and the remedy.
-    """
+    """Return why too few nodes can take payload for a raise, or ""; ``full`` has those that take none, and why."""
     target = topic._replace(layout=(topic.layout or Layout(topic.id, 0, STAMP_ZERO, ()))._replace(rf=rf))
     able = tuple(node for node in nodes if node not in full)
     for partition, members in enumerate(topic.replicas if full and topic.target_rf != rf else ()):

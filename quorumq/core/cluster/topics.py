@@ -223,12 +223,7 @@ def check_placing(
     machines: Machines,
     joined: tuple[NodeId, ...],
 ) -> str:
-    """Return why more partitions of a topic cannot be placed, or "": on a node that leaves, or has left.
-
-    Args:
-        nodes, machines: the list that the cluster was made with.
-        joined: the members that are not drained.
-    """
+    """Return why more partitions of a topic cannot be placed, or "": on a node that leaves, or has left."""
     drawn = replica_sets(topic, request.partitions or 0, nodes, machines)
     named = dict.fromkeys(node for each in drawn[topic.partitions :] for node in each)
     gone = [node for node in named if node not in joined]
@@ -388,11 +383,7 @@ def check_settings(settings: Topic | CreateTopic) -> str:
 def replica_set(
     nodes: tuple[NodeId, ...], machines: Machines, size: int, *keys: object
 ) -> tuple[NodeId, ...]:
-    """Return the first ``size`` of ``nodes`` as ranked for ``keys``, no two of them on one machine.
-
-    Args:
-        machines: the machine of each node; empty if each has its own.
-    """
+    """Return the first ``size`` of ``nodes`` as ranked for ``keys``, no two of them on one machine."""
     ranked = rendezvous(nodes, *keys)
     if not machines:
         return tuple(ranked[:size])

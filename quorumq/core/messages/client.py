@@ -588,10 +588,6 @@ class RequestRefused(Exception):
 
 
 def refuse_if(detail: str, code: str = Code.USAGE) -> None:
-    """Refuse the request if a check found an error, which is ``detail``; "" stands for none.
-
-    Raises:
-        RequestRefused: with ``code`` and ``detail``.
-    """
+    """Refuse the request with ``code`` and ``detail``, the error that a check found; "" stands for none."""
     if detail:
         raise RequestRefused(Failed(code, detail))

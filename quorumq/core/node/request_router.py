@@ -95,13 +95,7 @@ class RequestRouter:
         caller: Caller = 0,
         waits: bool = True,
     ) -> list[Effect]:
-        """Take in a client's request.
-
-        Args:
-            looked: True if the others were asked for names that are not known here.
-            caller: the client in whose turn it is served, if it is costly.
-            waits: True if it waits for that turn.
-        """
+        """Take in a client's request. ``looked``: the others were asked for names; ``waits``: it waits for its turn."""
         context = self.context
         price = COSTS.get(type(request)) if waits else None
         if price is not None and (cost := price(context.catalogue, request)) > limits.CHEAP:

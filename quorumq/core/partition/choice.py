@@ -166,12 +166,7 @@ class Choice:
         return picked, look_again
 
     def choose_dying(self, view: GroupView, now: Now, why: int, runs_max: int) -> Picked:
-        """Choose messages that no client may get any more, whichever coordinator they rank for.
-
-        Args:
-            why: `fate.EXHAUSTED`, or `OVERDUE`.
-            runs_max: cost at most, in runs of messages.
-        """
+        """Choose messages that no client may get any more, as `EXHAUSTED` or `OVERDUE`, in ``runs_max`` runs."""
         picked = Picked(FETCH_MESSAGES_MAX, 1 << 40, runs_max, view.generation)
         spans = view.kept.spans
         batches = [key[1] for key in islice(view.kept.batches.get(why, ()), SCAN_MAX)]

@@ -207,12 +207,7 @@ class HoldRound(Round):
         ]
 
     def is_won(self, yes: int, mine: int) -> bool:
-        """Return True if a majority said OK, this node included.
-
-        Args:
-            yes: bits of the members that said OK, and whose votes count.
-            mine: bit of this node.
-        """
+        """Return True if a majority said OK (``yes``), this node (``mine``) included."""
         return self.is_majority(yes) and bool(yes & mine)
 
     def is_over(self, late: int) -> bool:

@@ -299,11 +299,7 @@ def begin_move(context: Context, key: int, request: m.MovePartition) -> MoveCoor
 
 
 def check_giving_up(request: m.MovePartition, topic: Topic, there: tuple[NodeId, ...]) -> str:
-    """Return why a source cannot be given up, or "".
-
-    Args:
-        there: the nodes that are up, as far as this one knows.
-    """
+    """Return why a source cannot be given up, or ""; ``there``: the nodes that are up, as far as this one knows."""
     where = f"partition {request.partition} of topic {topic.name!r}"
     if request.source in topic.replicas[request.partition]:
         return f"node {request.source!r} has a replica of {where}: move that first"

@@ -79,11 +79,7 @@ def waiting(context: Context, replica: Replica, view: GroupView) -> FetchCoordin
 
 
 def share_of(fetch: FetchCoordinator, header: BatchHeader, spare: int | None = None) -> Span | None:
-    """Return the part of the batch that the FETCH has room for, from its first message on.
-
-    Args:
-        spare: number of tokens of the group's limit; None if it has none.
-    """
+    """Return the first part of the batch that the FETCH, and ``spare`` tokens if there are any, have room for."""
     producer_id, start, stop = header.spans[0]
     count = min(stop - start, fetch.request.max_messages - fetch.won_messages)
     count = count if spare is None else min(count, spare)

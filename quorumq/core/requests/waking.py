@@ -33,11 +33,7 @@ def wake_newly_ready(context: Context, now: Now) -> list[Effect]:
 
 
 def wake(context: Context, group_key: tuple[PartitionId, str], keys: Sequence[int], now: Now) -> list[Effect]:
-    """Wake FETCHes that are parked at a place, in order, while it has something to offer.
-
-    Args:
-        keys: keys of FETCHes; those that are parked there no more are left out.
-    """
+    """Wake FETCHes by key, in order, while their place has something to offer; those parked no more are left out."""
     effects: list[Effect] = []
     for at, key in enumerate(keys):
         if not has_ready(context, group_key, now):

@@ -12,14 +12,7 @@ SHOWN_CHARS: Final = 300
 
 
 def split_address(address: str, *, name: str = "address") -> tuple[str, int]:
-    """Host and port of "host:port"; an IPv6 address stands in brackets.
-
-    Args:
-        name: name of the value, for the error.
-
-    Raises:
-        UsageError: it is something else; names it, and says what to write.
-    """
+    """Return host and port of "host:port", IPv6 in brackets; UsageError, about ``name``, if it is none."""
     host, colon, port = address.rpartition(":")
     problem = ""
     if "://" in address:

@@ -281,11 +281,7 @@ def error_from(code: str, text: str, needed: int = 0, answered: int = 0, delay: 
 
 
 def utf8(text: str, noun: str) -> bytes:
-    """Return ``text`` as UTF-8; ``noun`` names it for the error.
-
-    Raises:
-        UsageError: it has a lone surrogate, as the name of a file may have.
-    """
+    """Return ``text`` as UTF-8; UsageError, about ``noun``, for a lone surrogate, as the name of a file may have."""
     try:
         return text.encode()
     except UnicodeEncodeError as error:

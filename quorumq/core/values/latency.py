@@ -75,10 +75,7 @@ class Latency:
         return [*rows, ("+Inf", float(sum(self.ever)))]
 
     def timeout(self, shortest: float, longest: float, unknown: float | None = None) -> float:
-        """Return three times the percentile, within these bounds; ``unknown``, or ``longest``, while there is none.
-
-        All in seconds.
-        """
+        """Return seconds, three times the percentile, within bounds; ``unknown``, or ``longest``, without one."""
         known = self.p99()
         seconds = 3 * known if known is not None else longest if unknown is None else unknown
         return max(shortest, min(longest, seconds))

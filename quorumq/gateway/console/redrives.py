@@ -69,11 +69,7 @@ class Redrives:
         return [one for one in self.all if (one.user, *one.selection[:2]) == (user, topic, group)]
 
     def begin(self, redrive: Redrive) -> None:
-        """Begin one in the background.
-
-        Raises:
-            Busy: too many run, of the user or of all.
-        """
+        """Begin one in the background; Busy if too many run, of the user or of all."""
         running = [one for one in self.all if not one.end]
         if len(running) >= RUNNING_MAX:
             raise Busy(f"{RUNNING_MAX} redrives run at this gateway: wait for one to end", delay=5.0)
@@ -90,11 +86,7 @@ class Redrives:
         self.gateway.nursery.start_soon(self._run, redrive)
 
     def stop(self, user: User, number: int) -> None:
-        """Stop a user's redrive; one that is over stays as it is.
-
-        Raises:
-            NotFound: there is none of that number.
-        """
+        """Stop a user's redrive; one that is over stays as it is. NotFound if there is none of that number."""
         for one in self.all:
             if (one.user, one.number) == (user, number):
                 one.scope.cancel()

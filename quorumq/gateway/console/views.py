@@ -280,9 +280,5 @@ def indented(text: str) -> str:
 
 
 def ids_of(text: str) -> list[str]:
-    """Return the ids in a field of a form, checked.
-
-    Raises:
-        ValueError: one is none.
-    """
+    """Return the ids in a field of a form; ValueError if one is none."""
     return [str(MessageId.parse(word)) for word in text.split()]

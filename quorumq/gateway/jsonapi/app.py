@@ -103,11 +103,7 @@ class JsonApp:
         return Response(encoded(value), operation.status, media_type=JSON)
 
     def find(self, scope: Scope) -> tuple[Operation, dict[str, str]]:
-        """Return the operation of a path and a method, with the names in the path.
-
-        Raises:
-            Refused: there is none.
-        """
+        """Return the operation of a path and a method, with the names in the path; Refused if there is none."""
         methods: list[str] = []
         path = scope["path"].removeprefix(scope["root_path"])
         for pattern, operation in self.routes:
@@ -121,11 +117,7 @@ class JsonApp:
         raise Refused("there is no such path: /v1/openapi.json lists them", value=path, status=404)
 
     def user_of(self, request: Request) -> User:
-        """Return who asks, by the bearer token.
-
-        Raises:
-            Refused: no client has it.
-        """
+        """Return who asks, by the bearer token; Refused if no client has it."""
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme and scheme.lower() != "bearer":
             raise Refused("the authorization is no bearer token: send Authorization: Bearer NAME.SECRET",
@@ -161,11 +153,7 @@ class JsonApp:
             raise Refused(f"the body cannot be read: {error}", value=shown(data)) from None
 
     def query_of(self, request: Request, operation: Operation) -> Any:
-        """Return the parameters of a request.
-
-        Raises:
-            Refused: one is unknown, comes twice, or cannot be.
-        """
+        """Return the parameters of a request; Refused if one is unknown, comes twice, or cannot be."""
         given: dict[str, str] = {}
         for name, value in request.query_params.multi_items():
             if name in given:

@@ -323,11 +323,7 @@ async def rewind(call: Call) -> shapes.Rewound:
 
 
 def beginning_of(text: str) -> Any:
-    """Return the beginning of a group.
-
-    Raises:
-        Refused: it is neither a word nor a time with a zone.
-    """
+    """Return the beginning of a group; Refused if it is neither a word nor a time with a zone."""
     if text in ("earliest", "latest"):
         return text
     try:

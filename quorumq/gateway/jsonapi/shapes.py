@@ -65,11 +65,7 @@ class NewMessage(Shape, kw_only=True):
     dedup: Annotated[str, Meta(min_length=1, max_length=500)] | None = None
 
     def options(self) -> tuple[bytes | None, dict[str, Any]]:
-        """Return the payload and the options of a publish.
-
-        Raises:
-            UsageError: none, or several, of the payloads; or a payload that is no base64.
-        """
+        """Return payload and options of a publish; UsageError if there is not one payload, or it is no base64."""
         given = [name for name in ("payload", "payload_base64", "json") if getattr(self, name) is not UNSET]
         if len(given) != 1:
             raise UsageError(

@@ -64,11 +64,7 @@ class RedrivePolicy(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> RedrivePolicy | None:
-        """Return a policy from JSON; None for an empty one.
-
-        Raises:
-            SqsError: it is none.
-        """
+        """Return a policy from JSON; None for an empty one. SqsError if it is none."""
         if not text.strip():
             return None
         try:
@@ -133,11 +129,7 @@ class AttributeCache:
         self._known: dict[tuple[str, str], tuple[float, Attributes]] = {}
 
     async def of(self, call: Call, queue: str) -> Attributes:
-        """Return the attributes of a queue.
-
-        Raises:
-            NotFound: there is no such queue that the user may see.
-        """
+        """Return a queue's attributes; NotFound if there is no such queue that the user may see."""
         now = trio.current_time()
         at, attributes = self._known.get((call.user, queue), (0.0, None))
         if attributes is not None and now < at + CACHE_S:
@@ -172,11 +164,7 @@ class AttributeCache:
 
 
 def checked(attributes: Mapping[str, str]) -> dict[str, str]:
-    """Return attributes to be set, checked, as text in one form.
-
-    Raises:
-        SqsError: one is unknown, or cannot be as it is.
-    """
+    """Return attributes to be set, as text in one form; SqsError if one is unknown, or cannot be as it is."""
     values: dict[str, str] = {}
     for name, text in ((name.strip(), text) for name, text in attributes.items()):
         if name in FIFO_ATTRIBUTES:
@@ -243,11 +231,7 @@ async def link_dead_letters(client: Client, queue: str, before: str, after: str)
 
 
 def check_tags(queue: str, tags: Mapping[str, str], there: Iterable[str]) -> None:
-    """Refuse tags that are too long or too many.
-
-    Raises:
-        SqsError: names the limit.
-    """
+    """Refuse tags that are too long or too many, by the limit."""
     for key, text in tags.items():
         if not 1 <= len(key) <= 128 or len(text) > 256:
             raise SqsError(

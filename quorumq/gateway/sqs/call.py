@@ -31,11 +31,7 @@ class Params:
         return self._values.get(name) is not None
 
     def text(self, name: str, default: str | None = None) -> str:
-        """Return a text.
-
-        Raises:
-            SqsError: it is not given and has no default, or is no text.
-        """
+        """Return a text; SqsError if it is none, or not given and without a default."""
         value = self._values.get(name)
         if value is None:
             if default is None:
@@ -46,11 +42,7 @@ class Params:
         return value
 
     def number(self, name: str, low: int, high: int, default: int) -> int:
-        """Return an integer within bounds.
-
-        Raises:
-            SqsError: it is none, or out of bounds.
-        """
+        """Return an integer within bounds; SqsError if it is none."""
         value = self._values.get(name)
         if value is None:
             return default
@@ -81,11 +73,7 @@ class Params:
         return {key: value if isinstance(value, str) else str(value) for key, value in values.items()}
 
     def entries(self, action: str) -> list[Params]:
-        """Return the entries of a batch: 1 to 10, with ids that differ.
-
-        Raises:
-            SqsError: they are not so.
-        """
+        """Return the entries of a batch; SqsError unless they are 1 to 10, with ids that differ."""
         items = self._values.get("Entries")
         if items is None or items == []:
             text = f"There should be at least one {action}RequestEntry in the request."
@@ -111,11 +99,7 @@ BATCH_MAX: Final = 10
 
 
 def integer(name: str, value: Any, low: int, high: int) -> int:
-    """Return an integer within bounds, from JSON or text.
-
-    Raises:
-        SqsError: it is none, or out of bounds.
-    """
+    """Return an integer within bounds, from JSON or text; SqsError if it is none."""
     number = value if type(value) is int else None
     if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,18}", value):
         number = int(value)
@@ -150,11 +134,7 @@ class Call:
         return self.gateway.settings.group
 
     def queue(self) -> str:
-        """Return the name of the queue that QueueUrl names.
-
-        Raises:
-            SqsError: it is missing, or names no queue.
-        """
+        """Return the name of the queue that QueueUrl names; SqsError if it is missing, or names none."""
         return queue_of_url(self.params.text("QueueUrl"))
 
     def url(self, queue: str) -> str:
@@ -165,11 +145,7 @@ class Call:
 
 
 def queue_of_url(url: str) -> str:
-    """Return the name at the end of a queue's URL, of any host and account.
-
-    Raises:
-        SqsError: there is no name that a queue may have.
-    """
+    """Return the name at the end of a queue's URL, of any host and account; SqsError if no queue may have it."""
     try:
         name = unquote(urlsplit(url).path.rstrip("/").rpartition("/")[2])
     except ValueError:
@@ -179,11 +155,7 @@ def queue_of_url(url: str) -> str:
 
 
 def queue_of_arn(arn: str) -> str:
-    """Return the name at the end of a queue's ARN.
-
-    Raises:
-        SqsError: it is none.
-    """
+    """Return the name at the end of a queue's ARN; SqsError if it is none."""
     parts = arn.split(":")
     if len(parts) != 6 or parts[2] != "sqs":
         raise invalid(f"{arn[:200]!r} is no ARN of a queue.")
@@ -192,11 +164,7 @@ def queue_of_arn(arn: str) -> str:
 
 
 def check_name(name: str, *, missing: bool = False) -> None:
-    """Refuse a name that no queue may have.
-
-    Args:
-        missing: say that there is no such queue.
-    """
+    """Refuse a name that no queue may have; if ``missing``, as one that is not there."""
     if name.endswith(".fifo"):
         raise unsupported(FIFO)
     if not QUEUE_NAME.fullmatch(name):

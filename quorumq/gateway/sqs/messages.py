@@ -45,11 +45,7 @@ class Outgoing(NamedTuple):
 
 
 def outgoing(params: Params, size_max: int) -> Outgoing:
-    """Return the message of a SendMessage, or of an entry of a batch.
-
-    Raises:
-        SqsError: something in it cannot be.
-    """
+    """Return the message of a SendMessage, or of an entry of a batch; SqsError if something in it cannot be."""
     body = params.text("MessageBody")
     if not body:
         raise SqsError("MissingParameter", "The request must contain the parameter MessageBody.")
@@ -102,11 +98,7 @@ class Typed(NamedTuple):
 
 
 def typed_value(name: str, value: Any) -> Typed:
-    """Return an attribute from its form in a request.
-
-    Raises:
-        SqsError: its name, type or value cannot be.
-    """
+    """Return an attribute from its form in a request; SqsError if its name, type or value cannot be."""
     if not _NAME.fullmatch(name) or name.lower().startswith(("aws.", "amazon.")):
         raise invalid(
             f"The message attribute name {name[:100]!r} is invalid. Attribute name can contain A-Z, a-z, 0-9, "
@@ -208,11 +200,7 @@ class Handle(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Handle:
-        """Return a handle from its text.
-
-        Raises:
-            SqsError: it is none.
-        """
+        """Return a handle from its text; SqsError if it is none."""
         receipt, dot, until = text.rpartition(".")
         try:
             if dot and re.fullmatch(r"[0-9a-f]{1,16}", until):

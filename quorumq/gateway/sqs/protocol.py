@@ -72,11 +72,7 @@ def is_query(request: HttpRequest) -> bool:
 
 
 def parse(request: HttpRequest) -> SqsRequest:
-    """Return the action of a request and its parameters.
-
-    Raises:
-        SqsError: it is malformed, or names no action.
-    """
+    """Return the action of a request and its parameters; SqsError if it is malformed, or names none."""
     steps = parsing(request)
     while True:
         try:
@@ -107,11 +103,7 @@ def _parse_json(request: HttpRequest) -> SqsRequest:
 
 
 def _check_tree(params: dict[str, Any]) -> None:
-    """Refuse parameters that are nested too deeply, or whose texts no queue can keep, before they are looked at.
-
-    Raises:
-        SqsError: names the fault.
-    """
+    """Refuse parameters nested too deeply, or with texts that no queue can keep, before they are looked at."""
     level: list[Any] = [params]
     for _ in range(DEPTH_MAX):
         inner: list[Any] = []

@@ -226,11 +226,7 @@ class QueueActions:
 
 
 def paged(call: Call, names: list[str]) -> tuple[list[str], str]:
-    """Return the page of sorted names that a request asks for, and the token of the next one; "" at the end.
-
-    Raises:
-        SqsError: its token is none.
-    """
+    """Return the requested page of sorted names, and the next one's token or ""; SqsError for a wrong token."""
     most = call.params.number("MaxResults", 1, LISTED_MAX, LISTED_MAX)
     token = call.params.text("NextToken", "")
     try:

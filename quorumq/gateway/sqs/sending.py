@@ -28,12 +28,7 @@ class Producers:
         self._by_client: WeakKeyDictionary[Client, PublishCalls] = WeakKeyDictionary()
 
     async def publish(self, client: Client, topic: str, message: Outgoing, delay: int) -> str:
-        """Publish one message, and return its SQS id once it is durable.
-
-        Raises:
-            NotFound: no such topic.
-            QuorumqError: as `Producer.publish` does.
-        """
+        """Publish one message, and return its SQS id once it is durable; raises as `Producer.publish` does."""
         calls = self._by_client.get(client)
         if calls is None:
             calls = PublishCalls(client.context, create=False, kept_max=PRODUCERS_MAX)

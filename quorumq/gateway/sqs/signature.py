@@ -55,11 +55,7 @@ class Claim(NamedTuple):
 
 
 def claim_of(headers: Mapping[str, str]) -> Claim | None:
-    """Return the claim of a request; None if it is not signed.
-
-    Raises:
-        SqsError: the header is not in the form of a signature.
-    """
+    """Return the claim of a request, None if it is not signed; SqsError for a header of another form."""
     text = headers.get("authorization", "")
     if not text:
         return None
@@ -126,11 +122,7 @@ def _mismatch(reason: str) -> SqsError:
 
 
 def canonical_request(request: HttpRequest, signed: Iterable[str], digest: str) -> str:
-    """Return the text of a request that is signed.
-
-    Raises:
-        SqsError: its query has too many fields.
-    """
+    """Return the text of a request that is signed; SqsError if its query has too many fields."""
     try:
         pairs = parse_qsl(request.query, keep_blank_values=True, max_num_fields=QUERY_FIELDS_MAX)
     except ValueError:
