@@ -251,7 +251,21 @@ class Trial:
         return by_partition
 
     async def list_dead_letters(self, client: Client, sim: HistoryWriter) -> None:
-        """List each replica's dead letters, once all replicas list the same, or after a while."""
+        """List each replica's dead letters, once all replicas list the same, or after a while; and what was purged.
+
+        A dead letter that was acked is purged: the answer to that ACK may be lost.
+        """
+
+        def write(who: str, topic: str, group: str, partition: int, item: Peeked) -> None:
+            life = {"state": item.state, "generation": item.record.generation, "n": item.record.n}
+            where = {
+                "topic": topic,
+                "partition": partition,
+                "group": group,
+                "spans": spans_value([item.span]),
+            }
+            sim.write("list", who=who, **where, **life)
+
         for topic, group in self.workload.read:
             with suppress(NotFound, TooFewReplicas):
                 register = await client.topic(topic)
@@ -272,17 +286,9 @@ class Trial:
                             await trio.sleep(0.3)
                     for node, page in zip(members, pages, strict=False):
                         for item in page:
-                            sim.write(
-                                "list",
-                                who=f"node:{node}",
-                                topic=topic,
-                                partition=partition,
-                                group=group,
-                                spans=spans_value([item.span]),
-                                state=item.state,
-                                generation=item.record.generation,
-                                n=item.record.n,
-                            )
+                            write(f"node:{node}", topic, group, partition, item)
+                async for seen in client.peek(topic, group, "purged", complete=True):
+                    write("sim", topic, group, seen.partition, seen.peeked)
 
     async def dead_letters(
         self, client: Client, topic: str, group: str, partition: int, node: str

@@ -540,6 +540,12 @@ async def test_nodes_that_do_not_come_back_break_a_promise() -> None:
     assert said in violation.text
 
 
+def test_a_list_of_a_client_says_nothing_of_the_end() -> None:
+    life = {"topic": "t", "partition": 0, "group": "g", "spans": [["p", 0, 1]], "generation": 0, "n": 0}
+    listed = {"kind": "list", "who": "client:x", "state": "dead", **life}
+    assert judged([{**listed, "at": 1.0}, {**listed, "at": 2.0}], 3) == []
+
+
 def test_a_report_says_how_sure_acks_were(capsys: pytest.CaptureFixture[str]) -> None:
     def told(counts: Counter[str]) -> list[str]:
         show(SCHEDULE, Verdict([], counts, Counter(), Counter(), Counter(), drained=True, lines=1), None)
