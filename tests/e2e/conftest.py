@@ -41,12 +41,6 @@ def own(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
         yield cluster
 
 
-through_any_node = pytest.mark.parametrize(
-    "own", [3, pytest.param(5, marks=pytest.mark.soak)], indirect=True, ids=["replicas", "outsiders"]
-)
-"""The test runs with clients of replicas, and (`Load`, outside) of nodes that have no replica of the topic."""
-
-
 def rss_of(pid: int) -> int:
     """Resident bytes of a process."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():

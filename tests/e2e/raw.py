@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterable
 from typing import Any
 
 from quorumq.core import messages as m
 from quorumq.core.values.types import Incarnation, PartitionId, ProducerId, Topic
 from quorumq.wire.batch import Message, build_batch
 from quorumq.wire.codec import decode_message, encode_message, signed_items
-from quorumq.wire.frames import PREFIX_BYTES, FrameReader
-from quorumq.wire.proofs import DIALLER, Handshake, fresh_nonce
+from quorumq.wire.frames import FrameReader
 from quorumq.wire.values import SignedNamed
 from tests.patience import PATIENCE_S
 
@@ -20,10 +18,8 @@ SEALS: dict[ProducerId, bytes] = {}
 """Signatures of the sessions that were opened here."""
 
 
-def client_hello(cluster_id: str = "") -> m.Hello:
-    return m.Hello(
-        m.VERSIONS, cluster_id, b"", 0.0, "", Incarnation(0, 0), 0, int(time.time() * 1000), 0, "raw"
-    )
+def client_hello() -> m.Hello:
+    return m.Hello(m.VERSIONS, "", b"", 0.0, "", Incarnation(0, 0), 0, int(time.time() * 1000), 0, "raw")
 
 
 class Raw:
@@ -47,30 +43,11 @@ class Raw:
     def __exit__(self, *_: object) -> None:
         self.sock.close()
 
-    def greet(self, hello: m.Hello, listener: str, secret: bytes) -> Any:
-        """The answer to HELLO as a node that knows the secret."""
-        number = self.send(hello)
-        challenge = self.receive(0)
-        header = bytes(encode_message(hello, request=number)[0])[PREFIX_BYTES:]
-        said = Handshake(header, listener, challenge.nonce, fresh_nonce())
-        self.sock.sendall(b"".join(encode_message(m.Proof(said.answer, said.prove(secret, DIALLER)))))
-        return self.receive(number)
-
     def send(self, message: Any) -> int:
         """Send one request; its number."""
         self.number += 1
         self.sock.sendall(b"".join(encode_message(message, request=self.number)))
         return self.number
-
-    def send_together(self, messages: Iterable[Any]) -> list[int]:
-        """Send requests in one write, so that the node reads them in one turn. Returns their numbers."""
-        first = self.number + 1
-        frames = []
-        for message in messages:
-            self.number += 1
-            frames += encode_message(message, request=self.number)
-        self.sock.sendall(b"".join(frames))
-        return list(range(first, self.number + 1))
 
     def receive(self, number: int) -> Any:
         """The reply to request ``number``; replies to others are kept. ConnectionError if it was closed."""

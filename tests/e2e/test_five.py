@@ -1,4 +1,4 @@
-"""Five real nodes: limits and long polls over six partitions, one partition through every node, and RF 5."""
+"""Five real nodes: idle long polls, one partition through every node, and RF 5."""
 
 from __future__ import annotations
 
@@ -8,13 +8,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from quorumq.client import Message, Outcome
-from quorumq.core.messages import FetchReply
+from quorumq.client import Outcome
 from quorumq.core.values.types import Topic
 from quorumq.lab.local import LocalCluster
 from tests.e2e.groups import KEPT_S, drained, outsider, payloads, publish, taken, through
-from tests.e2e.raw import Raw
-from tests.patience import PATIENCE_S
 
 HOLD_S = 10.0
 LONG_POLL_S = 20.0
@@ -42,22 +39,6 @@ async def made(
         return topic
 
 
-def test_no_fetch_of_any_node_returns_more_than_its_limits(five: LocalCluster) -> None:
-    trio.run(made, five, "limits", 6, 600)
-    for node in five.nodes:
-        with Raw(five.address(node)) as raw:
-            sizes = []
-            for most, size in ((1, 1 << 20), (5, 1 << 20), (20, 1 << 20), (1000, 40), (7, 100), (1000, 1)):
-                reply = raw.fetch("limits", "g", most, hold_time=HOLD_S, max_bytes=size, max_wait=LONG_POLL_S)
-                assert isinstance(reply, FetchReply), reply
-                count = sum(part.header.size for part in reply.slices)
-                got = sum(len(part.body) for part in reply.slices)  # type: ignore[attr-defined]
-                assert 1 <= count <= most, (node, most, size, count)
-                assert got <= size or count == 1, (node, most, size, got)  # one comes, however large
-                sizes.append(count)
-            assert sizes[2] > 1, sizes
-
-
 def test_an_idle_long_poll_lasts_as_long_as_asked_and_costs_nothing(five: LocalCluster) -> None:
     seconds = 3.0
 
@@ -83,63 +64,6 @@ def test_an_idle_long_poll_lasts_as_long_as_asked_and_costs_nothing(five: LocalC
                 assert seconds - 0.1 <= elapsed < LONG_POLL_S, (node, elapsed)
             longest = max(took.values())
             assert used < 0.25 * longest * len(five.nodes), f"{used:.2f} s of CPU in {longest:g} s"
-
-    trio.run(main)
-
-
-def test_a_publish_to_any_partition_ends_a_long_poll_at_any_node(five: LocalCluster) -> None:
-    async def main() -> None:
-        await made(five, "woken", 6)
-        async with through(five, "n1") as client, client.producer("woken") as producer:
-            await client.fetch("woken", "g", hold_time=HOLD_S)
-            for number in range(10):
-                node, partition = five.nodes[number % 5], number % 6
-                messages: list[Message] = []
-                began = trio.current_time()
-
-                async def wait(node: str = node, messages: list[Message] = messages) -> None:
-                    messages += await client.fetch(
-                        "woken", "g", max_wait=LONG_POLL_S, hold_time=HOLD_S, node=node
-                    )
-
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(wait)
-                    await trio.sleep(0.2)
-                    await producer.publish(b"%d" % number, partition=partition)
-                assert payloads(messages) == [number]
-                assert trio.current_time() - began < LONG_POLL_S, (node, partition)
-                await client.ack(messages)
-
-    trio.run(main)
-
-
-def test_a_fetch_waits_for_as_many_as_it_asks_for_over_all_partitions(five: LocalCluster) -> None:
-    async def main() -> None:
-        await made(five, "least", 6)
-        async with through(five, "n1") as client, client.producer("least") as producer:
-            await client.fetch("least", "g", hold_time=HOLD_S)
-            got: list[Message] = []
-
-            async def wait() -> None:
-                got.extend(
-                    await client.fetch(
-                        "least",
-                        "g",
-                        min_messages=6,
-                        max_messages=10,
-                        max_wait=LONG_POLL_S,
-                        hold_time=HOLD_S,
-                        node="n2",
-                    )
-                )
-
-            with trio.fail_after(PATIENCE_S):
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(wait)
-                    for number in range(6):
-                        await trio.sleep(0.1)
-                        await producer.send(b"%d" % number, partition=number)
-            assert payloads(got) == list(range(6))
 
     trio.run(main)
 
