@@ -53,7 +53,7 @@ ERRORS = (
 USUAL = ("NotFound", "UsageError", "TooFewReplicas", "NotStored", "OutcomeUnknown", "Exception")
 """Errors of many calls, which the head of the page names."""
 REGISTERS = tuple(kind.__name__ for kind in (client.Group, client.Death, client.Stamp, client.Topic))
-"""Values of the core: the page has the first paragraph, because their fields are those of the wire format."""
+"""Values of the core, whose fields are those of the wire format."""
 
 
 def described(title: str, thing: Any) -> str:
@@ -61,8 +61,6 @@ def described(title: str, thing: Any) -> str:
     docs = (inspect.getdoc(thing) or "").replace("``", "`")
     assert docs, f"{title} has no docstring"
     first = " ".join(docs.partition("\n\n")[0].split())
-    if title in REGISTERS:
-        return f"{first} [wire-format.md](wire-format.md#nested-values) has the fields."
     if inspect.isclass(thing) and not issubclass(thing, Exception):
         return "\n".join(prose(re.sub(r"\n\nArgs:\n(?: .*\n?)*", "", docs)))
     raises = RAISES.search(docs)
@@ -115,7 +113,9 @@ def members(thing: type) -> Iterator[str]:
 
 def page() -> str:
     things = {name: getattr(client, name) for name in client.__all__ if name not in ERRORS}
-    things = {name: thing for name, thing in things.items() if not is_typeddict(thing)}
+    things = {
+        name: thing for name, thing in things.items() if not is_typeddict(thing) and name not in REGISTERS
+    }
     lines = [HEAD, "## Functions", ""]
     lines += [
         f"- `{call_of(name, thing)}`: {described(name, thing)}"
@@ -130,6 +130,9 @@ def page() -> str:
             lines += ["", f"## `{name}`", "", described(name, thing)]
             rows = list(members(thing))
             lines += ["", *rows] if rows and "\n- `" not in lines[-1] else rows
+    names = ", ".join(f"`{name}`" for name in REGISTERS)
+    lines += ["", "## Values of the cluster", ""]
+    lines += [f"{names}: [wire-format.md](wire-format.md#nested-values) has their fields."]
     lines += ["", "## Other errors", ""]
     lines += [f"- `{name}`: {described(name, things[name])}" for name in sorted(errors)]
     return "\n".join(lines).rstrip() + "\n"

@@ -378,7 +378,7 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, CountCalls, Sho
         idle: bool = True,
         timeout: float | None = None,
     ) -> list[Message]:
-        """Fetch once from several groups: what is there, in the order of ``sources``, else what comes first.
+        """Fetch once from several groups: ready messages in the order of ``sources``, else the first that come.
 
         Args:
             sources: pairs of a topic and a group that reads it, 64 at most; dead letters as in `consumer`, such as

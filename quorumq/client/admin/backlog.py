@@ -18,10 +18,10 @@ be added meanwhile."""
 
 
 class GroupConsumer(NamedTuple):
-    """A consumer that asked for messages in the last minute; those of one name on one machine are one.
+    """A consumer that asked for messages in the last minute; consumers of one name on one machine count as one.
 
-    ``name`` and ``version`` are as its program says (`Client.consumer`), ``software`` is its client's, ``address`` the
-    machine that it dials from, and ``delivered`` how many messages it got within the minute.
+    ``name`` and ``version`` are those that its program gave (`Client.consumer`), ``software`` is its client's,
+    ``address`` is its machine's, and ``delivered`` is the number of messages that it got in the minute.
     """
 
     name: str
@@ -49,11 +49,11 @@ class PartitionBacklog(NamedTuple):
 
 
 class Backlog(NamedTuple):
-    """Remaining work of a group, as the nodes see it at the moment: near enough for an autoscaler.
+    """Remaining work of a group, as the nodes see it now: exact enough for an autoscaler.
 
     ``ready`` may be delivered now, ``held`` is being worked on, ``delayed`` waits for its time. ``dead`` counts the
     dead letters. ``oldest`` is the age in seconds of the oldest message that is ready, held or delayed, or None.
-    ``delivered`` and ``settled`` are messages of the last minute, and ``consumers`` those that asked meanwhile.
+    ``delivered`` and ``settled`` are messages of the last minute, and ``consumers`` are those that fetched in it.
     ``suspects`` are ready messages that were in hand when consumers ended. ``dying`` are out of deliveries, and within
     seconds dead letters. ``dropped`` expired in a topic that drops expired messages, since the nodes started.
     """

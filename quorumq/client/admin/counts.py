@@ -72,7 +72,7 @@ class RewindCount(NamedTuple):
 
 
 class Match(NamedTuple):
-    """A message that a search came to: its id, its state, its publishing time, and its parts."""
+    """A message that a search found: its id, its state, its publishing time, and its parts."""
 
     id: MessageId
     peek: Peek

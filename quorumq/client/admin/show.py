@@ -37,9 +37,9 @@ class Seen(NamedTuple):
 
 
 class Replica(NamedTuple):
-    """State of the message on one node. ``error``: why it did not say; then the rest is empty.
+    """State of the message on one node. If the node gave none, ``error`` is the reason, and the rest is empty.
 
-    ``left_out``: how many groups it has beside ``groups``, which are the first 1,000 by name.
+    ``groups`` are the first 1,000 groups by name, ``left_out`` is the number of the others.
     """
 
     node: str
@@ -53,8 +53,8 @@ class Life(NamedTuple):
     """The life of one message, from `Client.show`.
 
     ``published_ms``: when its batch was made, by its producer's clock (ms since 1970); None if no payload is left.
-    ``session`` is the producer's, which begins with the node that opened it. ``body`` is what was published, where it
-    was asked for and a replica has it.
+    ``session`` is the producer's, which begins with the node that opened it. ``body`` is the published message, if it
+    was requested and a replica has it.
     """
 
     id: MessageId

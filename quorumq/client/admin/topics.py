@@ -241,7 +241,7 @@ class TopicCalls(Calls):
     async def drain_node(
         self, node: str, *, dry_run: bool = False, timeout: float | None = None
     ) -> ClusterLayout:
-        """Have no new partition placed on a node. Moving its partitions away is the caller's (`move_partition`).
+        """Place no new partition on a node. Its partitions stay until the caller moves them (`move_partition`).
 
         Args:
             node: id of the node.

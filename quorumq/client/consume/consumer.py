@@ -61,10 +61,10 @@ class Consumer:
     """A stream of messages of one group. Made by `Client.consumer`; several tasks may share one.
 
     Use it as an async context manager, and iterate: ``async for message in consumer`` or, for speed,
-    ``async for messages in consumer.batches()``. Settle every message (`Message.ack`, `reject`, `dead_letter`): one
-    that is forgotten is kept from everyone until ``max_extend`` is over.
+    ``async for messages in consumer.batches()``. Settle every message (`Message.ack`, `reject`, `dead_letter`): if
+    one is forgotten, no other consumer gets it until ``max_extend`` is over.
 
-    Leaving it gives back messages not handed over; those handed over and not settled run out.
+    Leaving it gives back messages that were not handed over. If others are not settled, their holds run out.
 
     Attributes:
         expects_topics: set before it is entered, topics that are not there, or are deleted, are waited for.
@@ -266,7 +266,7 @@ class Consumer:
     async def batches(
         self, max_messages: int = 1000, *, timeout: float = float("inf")
     ) -> AsyncIterator[list[Message]]:
-        """Yield the messages in lists of 1 to ``max_messages``, as they are there: one wait and one ack for many.
+        """Yield fetched messages in lists of 1 to ``max_messages``: one wait and one ack for many.
 
         Args:
             max_messages: in a list, at most.
@@ -279,7 +279,7 @@ class Consumer:
             yield batch
 
     async def take(self, max_messages: int = 1000, *, timeout: float = float("inf")) -> list[Message]:
-        """Return the messages that are there, waiting for the first if need be.
+        """Return the fetched messages. If there is none, wait for the first.
 
         Args:
             max_messages: number of messages, at most.

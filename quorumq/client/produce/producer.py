@@ -208,7 +208,7 @@ class Producer:
             pending._abandon()  # a cancelled caller does not want its outcome
 
     async def publish_many(self, messages: Iterable[Outgoing], **options: Unpack[Options]) -> list[MessageId]:
-        """Publish messages in their order, as fast as it goes, and return once all are durable on a majority.
+        """Publish messages in order, as fast as possible, and return when all are durable on a majority.
 
         Batches are filled and several kept in flight. ``messages`` is read as they go: at most ``buffer_bytes`` of them
         are in memory, and the id of each.
