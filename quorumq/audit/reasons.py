@@ -29,7 +29,7 @@ _SMALL: Final = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
 _WHOLE: Final = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
 _SHAPES: Final[dict[str, Any]] = {
     "integer": _WHOLE, "number": float, "flag": bool, "texts": list[str], "object": dict[str, Any],
-    "links": list[list[str]], "spans": list[tuple[str, int, int]],
+    "links": list[list[str]], "spans": list[tuple[str, _WHOLE, _WHOLE]],
 }  # fmt: skip
 _COUNTS: Final = frozenset(("attempt", "history", "n", "partition"))
 ROLES: Final = {"n": "node", "c": "client", "s": "sim"}

@@ -611,6 +611,10 @@ def test_a_number_beyond_all_clocks_is_not_read(tmp_path: Path) -> None:
     count, unread = unread_in("".join(f"{it}\n" for it in [*lines, *wild]).encode(), folder=tmp_path)
     assert count == len(lines)
     assert [(it.reason, it.harmless) for it in unread] == [("a number that is not finite", False)] * 2
+    far = [lines[1].replace("0, 1]", f"{1 << bits}, {(1 << bits) + 1}]") for bits in (62, 63, 64, 100)]
+    count, unread = unread_in("".join(f"{it}\n" for it in [*lines, *far]).encode(), folder=tmp_path)
+    assert count == len(lines)
+    assert [(it.reason, it.harmless) for it in unread] == [("a wrong type: spans", False)] * 4
 
 
 def test_a_line_that_is_too_long_costs_itself(tmp_path: Path) -> None:
