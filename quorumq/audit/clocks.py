@@ -70,6 +70,7 @@ class Times:
     ) -> None:
         """Take the clock of each run and writer, and of windows: machine, window, the offset's low and high."""
         self.of = dict(of)
+        self.runs = {run: number for number, run in enumerate(sorted({run for run, _ in of}))}
         self.width = width
         result = np.array([(machine, window) for machine, window, _, _ in windows], np.int64).reshape(-1, 2)
         keys = _window_key(result[:, 0], result[:, 1])
@@ -186,7 +187,7 @@ class Part:
         self._table, self._machine = table, clock_rows[:, 2]
         self._rows = table.rows[several[table.rows["writer"]]] if len(table.rows) else table.rows
         self._who = np.array([names[it.who] for it in table.writers], np.int64)
-        self._runs = np.array([it.run for it in table.writers], object)
+        self._run = np.array([times.runs[it.run] for it in table.writers], np.int64)
 
     def made(self, smallest: Mapping[tuple[str, str, int], int] | None = None) -> NDArray[Any]:
         """Return the lines about the batches: rows of `_REQUEST`. A batch is known by its first message.
@@ -209,13 +210,11 @@ class Part:
         calls, rows = self._table.calls, self._rows
         handed = np.array([it.kind in ("hold_won", "deliver") for it in calls], bool)
         delivered = np.array([it.kind == "deliver" for it in calls], bool)
-        numbers = {run: at for at, run in enumerate(sorted(set(self._runs.tolist())))}
-        of_run = np.array([numbers[it] for it in self._runs.tolist()], np.int64)
         fetched = rows[handed[rows["call"]] & (rows["owner"] >= 0)]
         # Message by message: so it does not matter how a history is cut.
         sizes = fetched["stop"] - fetched["start"]
         each, seq = fetched[np.repeat(np.arange(len(fetched)), sizes)], spread(fetched["start"], sizes)
-        fetch = of_run[each["writer"]] << 32 | each["owner"]
+        fetch = self._run[each["writer"]] << 32 | each["owner"]
         order = np.lexsort((seq, each["space"], fetch))
         each, seq, fetch = each[order], seq[order], fetch[order]
         new = np.zeros(len(each), bool)
@@ -228,12 +227,12 @@ class Part:
         self, key: Numbers, role: Numbers, rows: NDArray[Any], asked: Floats, slots: Numbers
     ) -> NDArray[Any]:
         writer = rows["writer"]
-        columns = (self._machine[writer], self._who[writer], rows["at"], asked, self._runs[writer], slots)
+        columns = (self._machine[writer], self._who[writer], rows["at"], asked, self._run[writer], slots)
         return _requests(key, role, *columns)
 
 
 _REQUEST: Final = np.dtype([
-    ("key", "i8"), ("role", "i8"), ("machine", "i8"), ("who", "i8"), ("at", "f8"), ("asked", "f8"), ("run", "O"),
+    ("key", "i8"), ("role", "i8"), ("machine", "i8"), ("who", "i8"), ("at", "f8"), ("asked", "f8"), ("run", "i8"),
     ("slots", "i8"),
 ])  # fmt: skip
 
@@ -286,7 +285,7 @@ def requests_in_context(rows: Sequence[Row], times: Times) -> NDArray[Any]:
                 who,
                 row["at"],
                 row["at"],
-                row["run"],
+                times.runs[row["run"]],
                 voters.get(row["run"], EVERY),
             )
         )
@@ -378,9 +377,8 @@ def promised(made: NDArray[Any], times: Times, silent: Mapping[str, int | None])
     request, low, run, slots = request[order], low[order], run[order], slots[order]
     begin = np.flatnonzero(np.diff(request, prepend=-1) != 0)
     count = np.minimum(np.diff(np.append(begin, len(request))), slots[begin])
-    less = np.array(
-        [silent.get(it) if silent.get(it) is not None else 1 << 40 for it in run[begin]], np.int64
-    )
+    counts = [EVERY if (it := silent.get(name)) is None else it for name in times.runs]
+    less = np.array(counts, np.int64)[run[begin]]
     nth = begin + np.maximum(count // 2 + 1 - less, 1) - 1
     ids, early_at = request[begin], low[nth]
     known = early_at > -np.inf

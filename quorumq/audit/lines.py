@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from operator import attrgetter
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -85,6 +85,7 @@ def _structs() -> dict[type[msgspec.Struct], str]:
 
 _FIELDS_OF: Final = {kind: frozenset(spec.required + spec.optional) for kind, spec in KINDS.items()}
 _STRUCTS: Final = _structs()
+_NAMES: Final = {kind: of.__struct_fields__ for of, kind in _STRUCTS.items()}
 _UNION: Any = None
 for _one in _STRUCTS:
     _UNION = _one if _UNION is None else _UNION | _one
@@ -147,10 +148,12 @@ class Lines:
     def __init__(self) -> None:
         self._count = 0
         self._rows: list[NDArray[Any]] = []
+        self._numbers: list[Numbers] = []
         self._writers: dict[Any, int] = {}
         self._spaces: dict[Any, int] = {}
         self._calls: dict[Call, int] = {}
-        self._known: dict[str, dict[Any, int]] = {}
+        self._known: dict[str, dict[Any, int]] = defaultdict(dict)
+        self._writers_of: dict[str, dict[Any, int]] = defaultdict(dict)
         self._mores: dict[More, int] = {More(): 0}
         self._owners: dict[str, int] = {}
         self._tokens: dict[str, int] = {}
@@ -178,17 +181,18 @@ class Lines:
         by_kind: dict[type[Any], list[Any]] = defaultdict(list)
         for line in result:
             by_kind[type(line)].append(line)
+        runs = self._files.setdefault(file, set())
         for of, items in by_kind.items():
             kind = _STRUCTS[of]
-            if (columns := _columns(kind, items)) is None:  # one of them is not of the schema after all
-                for line in items:
-                    if _columns(kind, [line]) is None:
-                        self._unread.append(refused(file, msgspec.json.encode(line)))
-                items = [line for line in items if _columns(kind, [line]) is not None]
-                columns = _columns(kind, items)
-            if items and columns is not None:
-                self._taken(kind, items, columns)
-        self._files.setdefault(file, set()).update(map(attrgetter("run"), result))
+            if (checked := self._checked(kind, items)) is None:  # one of them is not of the schema after all
+                fit = [self._checked(kind, [line]) is not None for line in items]
+                wrong = (line for line, fits in zip(items, fit, strict=True) if not fits)
+                self._unread += [refused(file, msgspec.json.encode(line)) for line in wrong]
+                runs.update(map(attrgetter("run"), items))
+                checked = self._checked(kind, list(itertools.compress(items, fit))) if any(fit) else None
+            if checked is not None:
+                runs.update(checked.fields["run"])
+                self._taken(kind, checked)
 
     def torn(self, file: str, line: bytes) -> None:
         """Take the last line of a file, which has no newline."""
@@ -205,71 +209,107 @@ class Lines:
                 self._unread.append(refused(file, line))
         return result
 
-    def _taken(self, kind: str, lines: Sequence[Any], columns: _Columns) -> None:
-        """Take lines of one kind, all of the schema."""
-        number = self._count + np.arange(len(lines))
-        self._count += len(lines)
-        writer = _codes(self._writers, columns.writers)
-        self._stats.append((writer, columns.at, np.array([it.wall_ms for it in lines]), kind == "settings"))
+    def _checked(self, kind: str, lines: Sequence[Any]) -> _Checked | None:
+        """Check the rules that a struct does not state; None if a line is not of the schema."""
+        fields = dict(zip(_NAMES[kind], zip(*map(msgspec.structs.astuple, lines), strict=True), strict=True))
+        of_lines = fields.get("spans", ())
+        flat = list(itertools.chain.from_iterable(filter(None, of_lines)))
+        each_one = len(flat) == len(lines) and all(of_lines)
+        of = np.arange(len(lines))
+        if not each_one:
+            of = np.repeat(np.arange(len(of_lines)), [len(it or ()) for it in of_lines])
+        producers, *ends = zip(*flat, strict=True) if flat else ((), (), ())
+        starts, stops = (np.fromiter(it, np.int64, len(flat)) for it in ends)
+        if ((starts < 0) | (stops <= starts) | (stops - starts > SPAN_MESSAGES_MAX)).any():
+            return None
+        if kind == "settings" and any(it > VERSION for it in fields["history"]):
+            return None
+        if kind == "derive" and any(_outputs(it) is None for it in fields["into"]):
+            return None
+        if any(it is not None and not TOKEN.fullmatch(it) for it in fields.get("token", ())):
+            return None
+        crcs = _bits(fields.get("crcs", ()), of, stops - starts)
+        if crcs is None:
+            return None
+        # Names are numbered once all else is checked: a table has none of a line that was refused.
+        writers = list(zip(fields["run"], fields["who"], fields["within"], strict=True))
+        writer = _numbers(self._writers_of[kind], writers)
+        if writer is None and not all(_may_write(kind, who) for _, who, _ in dict.fromkeys(writers)):
+            return None
+        space: Numbers | None = None
+        names: list[Any] = []
         if kind in OF_MESSAGES:
-            self._of_messages(kind, lines, columns, writer, number)
+            where: list[Sequence[Any]] = [fields[name] for name in ("run", "topic", "partition")]
+            if not each_one:
+                where = [[it[line] for line in of.tolist()] for it in where]
+            names = list(zip(*where, producers, strict=True))
+            space = _numbers(self._spaces, names)
+        if space is None:
+            if not all(map(PRODUCER_ID.fullmatch, set(producers))):
+                return None
+            space = _new_numbers(self._spaces, names)
+        if writer is None:
+            number = _new_numbers(self._writers, writers)
+            self._writers_of[kind].update(zip(writers, number.tolist(), strict=True))
+            writer = number
+        return _Checked(fields, writer, space, of, starts, stops, crcs)
+
+    def _taken(self, kind: str, checked: _Checked) -> None:
+        """Take lines of one kind, all of the schema."""
+        fields, writer = checked.fields, checked.writer
+        number = np.arange(self._count, self._count + len(writer))
+        self._count += len(writer)
+        at = np.fromiter(fields["at"], float, len(writer))
+        wall_ms = np.fromiter(fields["wall_ms"], np.int64, len(writer))
+        self._stats.append((writer, at, wall_ms, kind == "settings"))
+        if kind in OF_MESSAGES:
+            self._of_messages(kind, checked, at, number)
         if (kind not in OF_MESSAGES and kind not in LEFT_OUT) or kind == "list":
-            names = _CONTEXT[kind]
-            for line in lines:
-                if kind != "list" or not line.spans:
-                    row = {name: value for name in names if (value := getattr(line, name)) is not None}
-                    self._context.append({**row, "kind": kind})
+            for values in zip(*fields.values(), strict=True):
+                row = dict(zip(fields, values, strict=True))
+                if kind != "list" or not row["spans"]:
+                    said = {name: it for name, it in row.items() if it is not None and name not in _NOT_READ}
+                    self._context.append({**said, "kind": kind})
 
-    def _of_messages(
-        self, kind: str, lines: Sequence[Any], columns: _Columns, writer: Numbers, number: Numbers
-    ) -> None:
-        flat, of, has = columns.spans, columns.of, _FIELDS_OF[kind]
-        rows = np.zeros(len(flat), _NUMBERED)
+    def _of_messages(self, kind: str, checked: _Checked, at: Floats, number: Numbers) -> None:
+        fields, writer, space, of, starts, stops, crcs = checked
+        rows = np.zeros(len(of), ROW)
         rows["lead"] = np.diff(of, prepend=-1) != 0
-        rows["number"], rows["writer"] = number[of], writer[of]
-        whole = lines if len(flat) == len(lines) else [lines[it] for it in of.tolist()]
-        keys = [(it.run, it.topic, it.partition, span[0]) for it, span in zip(whole, flat, strict=True)]
-        rows["space"] = _codes(self._spaces, keys)
-        rows["start"], rows["stop"] = columns.starts, columns.stops
-        rows["call"] = self._called(kind, lines)[of]
-        rows["more"] = self._more(kind, lines)[of] if has & {"delay", "ttl"} else 0
-        rows["at"] = columns.at[of]
-        for name, default in (
-            ("until", math.nan),
-            ("asked", math.nan),
-            ("attempt", -1),
-            ("op", -1),
-            ("retries", -1),
-        ):
-            rows[name] = _filled(lines, name, default)[of] if name in has else default
-        rows["made"] = _filled(lines, "published_ms", -1)[of] if "published_ms" in has else -1
+        rows["writer"], rows["space"], rows["at"] = writer[of], space, at[of]
+        rows["start"], rows["stop"] = starts, stops
+        rows["call"] = self._called(kind, fields)[of]
+        for name, absent in _ABSENT.items():
+            column = "made" if name == "published_ms" else name
+            rows[column] = _filled(fields[name], absent)[of] if name in fields else absent
         for name, codes in (("owner", self._owners), ("token", self._tokens)):
-            rows[name] = _named(codes, list(map(attrgetter(name), lines)))[of] if name in has else -1
-        rows["crc"] = self._checksums(columns.crcs, rows, of) if columns.crcs else -1
-        self._rows.append(self._derived(lines, rows, of) if kind == "derive" else rows)
+            rows[name] = _named(codes, fields[name])[of] if name in fields else -1
+        if any(map(any, (fields.get(name, ()) for name in ("delay", "ttl")))):
+            rows["more"] = self._more(kind, fields)[of]
+        rows["crc"] = self._checksums(crcs, rows, of) if crcs else -1
+        if kind == "derive":
+            rows, each = self._derived(fields["into"], rows, of)
+            of = of[each]
+        self._rows.append(rows)
+        self._numbers.append(number[of])
 
-    def _called(self, kind: str, lines: Sequence[Any]) -> Numbers:
+    def _called(self, kind: str, fields: _Fields) -> Numbers:
         """Return the number of each line's call, by the fields of it that the kind has."""
-        names = [it for it in Call._fields[1:-1] if it in _FIELDS_OF[kind]]
-        keys: list[tuple[Any, ...]]
+        names = [it for it in Call._fields[1:-1] if it in fields]
+        columns = [fields[it] for it in names]
         if kind == "publish":
             names.append("conflict")
-            keys = [(it.outcome, (it.detail or "").startswith("conflict")) for it in lines]
-        elif len(names) > 1:
-            keys = list(map(attrgetter(*names), lines))
-        else:
-            keys = [tuple(getattr(it, name) for name in names) for it in lines]
-        known = self._known.setdefault(kind, {})
-        for key in dict.fromkeys(keys):
-            if key not in known:
-                fields = {
-                    **dict.fromkeys(Call._fields),
-                    "kind": kind,
-                    "conflict": False,
-                    **dict(zip(names, key, strict=True)),
-                }
-                known[key] = self._calls.setdefault(Call(**fields), len(self._calls))
-        return np.array([known[it] for it in keys], np.int64)
+            columns.append([(it or "").startswith("conflict") for it in fields["detail"]])
+        size = len(fields["run"])
+        keys = list(zip(*columns, strict=True)) if columns else [()] * size
+        known = self._known[kind]
+        result = _numbers(known, keys)
+        if result is None:
+            for key in dict.fromkeys(keys):
+                said = {**dict.fromkeys(Call._fields), "kind": kind, "conflict": False}
+                call = Call(**{**said, **dict(zip(names, key, strict=True))})
+                known[key] = self._calls.setdefault(call, len(self._calls))
+            result = _new_numbers(known, keys)
+        return result
 
     def _checksums(self, crcs: Sequence[bytes | None], rows: NDArray[Any], of: Numbers) -> Numbers:
         has = np.array([it is not None for it in crcs])[of]
@@ -279,54 +319,50 @@ class Lines:
         self._crc += int(sizes.sum())
         return np.where(has, begin, -1)
 
-    def _more(self, kind: str, lines: Sequence[Any]) -> Numbers:
-        result = np.zeros(len(lines), np.int64)
-        for at, line in enumerate(lines):
-            delay, ttl = line.delay, getattr(line, "ttl", None)
-            if delay is None and ttl is None:
-                continue
+    def _more(self, kind: str, fields: _Fields) -> Numbers:
+        result = np.zeros(len(fields["run"]), np.int64)
+        ttls = fields.get("ttl", itertools.repeat(None))
+        for at, (delay, ttl) in enumerate(zip(fields["delay"], ttls, strict=False)):
             due = dies = None
-            if delay is not None and delay > 0 and line.outcome == "invoke":
+            if delay is not None and delay > 0 and fields["outcome"][at] == "invoke":
                 # Counted from when the batch was made, by the producer's own clocks; a fast clock is over sooner.
-                made = kind == "publish" and line.published_ms is not None
-                waited = max(0.0, (line.wall_ms - line.published_ms) / 1000) if made else 0.0
+                made = fields["published_ms"][at] if kind == "publish" else None
+                waited = 0.0 if made is None else max(0.0, (fields["wall_ms"][at] - made) / 1000)
                 due = delay / (1 + RATE_MAX / 2) - waited - DUE_SLACK_S
             if ttl is not None and ttl > 0:
                 dies = ttl * (1 + RATE_MAX) + DUE_SLACK_S
             result[at] = self._mores.setdefault(More(due, dies), len(self._mores))
         return result
 
-    def _derived(self, lines: Sequence[Any], rows: NDArray[Any], of: Numbers) -> NDArray[Any]:
-        """Return a row for each input with its output."""
+    def _derived(
+        self, into: Sequence[Mapping[str, Any]], rows: NDArray[Any], of: Numbers
+    ) -> tuple[NDArray[Any], Numbers]:
+        """Return a row for each input with its output, and the index of the row that it comes from."""
         sizes = rows["stop"] - rows["start"]
-        each = rows[np.repeat(np.arange(len(rows)), sizes)]
+        source = np.repeat(np.arange(len(rows)), sizes)
+        each = rows[source]
         each["crc"] = np.where(
             each["crc"] >= 0, each["crc"] + spread(np.zeros(len(rows), np.int64), sizes), -1
         )
         each["start"] = spread(rows["start"], sizes)
         each["stop"] = each["start"] + 1
         kept, mores = [], []
-        counts = np.bincount(np.repeat(of, sizes), minlength=len(lines)).tolist()
         begin = 0
-        for line, count in zip(lines, counts, strict=True):
-            outputs = _outputs(line.into) or []
-            for at, output in enumerate(outputs[:count]):
+        for line, count in zip(into, np.bincount(of[source], minlength=len(into)).tolist(), strict=True):
+            for at, output in enumerate((_outputs(line) or [])[:count]):
                 kept.append(begin + at)
                 mores.append(self._mores.setdefault(More(into=output), len(self._mores)))
             begin += count
         result = each[kept]
         result["more"] = mores
-        return result
+        return result, source[kept]
 
     def table(self) -> Table:
         """Return the table of the lines about messages."""
-        rows = np.concatenate(self._rows) if self._rows else np.empty(0, _NUMBERED)
-        order = np.argsort(rows["number"], kind="stable")
-        result = np.empty(len(rows), ROW)
-        for name in ROW.names or ():
-            result[name] = rows[name][order]
+        rows = np.concatenate([np.empty(0, ROW), *self._rows])
+        order = np.argsort(np.concatenate([np.empty(0, np.int64), *self._numbers]), kind="stable")
         return Table(
-            result, [Writer(*it) for it in self._writers], [Space(*it) for it in self._spaces],
+            rows[order], [Writer(*it) for it in self._writers], [Space(*it) for it in self._spaces],
             list(self._calls), list(self._mores), list(self._owners), list(self._tokens),
             np.frombuffer(b"".join(self._crcs), ">u4").astype(np.uint32),
         )  # fmt: skip
@@ -388,92 +424,70 @@ class Lines:
             )  # fmt: skip
 
 
-class _Columns(NamedTuple):
-    """Columns of some lines of one kind, once these are checked.
+_Fields: TypeAlias = Mapping[str, Sequence[Any]]
+"""Columns of some lines, by the name of the field."""
+
+
+class _Checked(NamedTuple):
+    """Some lines of one kind, once these are checked.
 
     Attributes:
-        writers: writer of each line.
-        at: time of each line, in seconds of the writer's clock.
-        spans: spans of all lines, one after the other, with ``starts`` and ``stops``; ``of`` has the line of each.
+        fields: their columns.
+        writer: the number of each line's writer.
+        space: the number of the place of each span, if they are about messages.
+        of: the line of each span, all spans one after the other; ``starts`` and ``stops`` are theirs.
         crcs: checksums of each line; empty if no line has any.
     """
 
-    writers: list[tuple[str, str, float]]
-    at: Floats
-    spans: list[tuple[str, int, int]]
+    fields: _Fields
+    writer: Numbers
+    space: Numbers
     of: Numbers
     starts: Numbers
     stops: Numbers
     crcs: list[bytes | None]
 
 
-_WRITTEN_BY: Final = attrgetter("run", "who", "within")
+def _may_write(kind: str, who: str) -> bool:
+    return WHO.fullmatch(who) is not None and ROLES[who[0]] in KINDS[kind].writers
 
 
-def _columns(kind: str, lines: Sequence[Any]) -> _Columns | None:
-    """Check the rules that a struct does not state; None if a line is not of the schema.
-
-    No number is beyond all others: msgspec refuses those.
-    """
-    writers = list(map(_WRITTEN_BY, lines))
-    for _, who, _ in dict.fromkeys(writers):
-        if not WHO.fullmatch(who) or ROLES[who[0]] not in KINDS[kind].writers:
-            return None
-    of_lines = [it.spans or () for it in lines] if "spans" in _FIELDS_OF[kind] else []
-    spans = [span for items in of_lines for span in items]
-    of = (
-        np.arange(len(spans))
-        if len(spans) == len(of_lines)
-        else np.repeat(np.arange(len(lines)), list(map(len, of_lines)))
-    )
-    starts, stops = (np.array([it[which] for it in spans], np.int64) for which in (1, 2))
-    if ((starts < 0) | (stops <= starts) | (stops - starts > SPAN_MESSAGES_MAX)).any():
-        return None
-    if not all(map(PRODUCER_ID.fullmatch, {it[0] for it in spans})):
-        return None
-    if kind == "settings" and any(it.history > VERSION for it in lines):
-        return None
-    if kind == "derive" and any(_outputs(it.into) is None for it in lines):
-        return None
-    if "token" in _FIELDS_OF[kind] and not all(
-        TOKEN.fullmatch(it.token) for it in lines if it.token is not None
-    ):
-        return None
-    crcs = _bits(lines, of, stops - starts) if "crcs" in _FIELDS_OF[kind] else []
-    if crcs is None:
-        return None
-    return _Columns(writers, np.array([it.at for it in lines], float), spans, of, starts, stops, crcs)
-
-
-def _bits(lines: Sequence[Any], of: Numbers, sizes: Numbers) -> list[bytes | None] | None:
+def _bits(crcs: Sequence[str | None], of: Numbers, sizes: Numbers) -> list[bytes | None] | None:
     """Return the checksums of lines; empty if none has any, None if one has others than its messages."""
-    if not any(it.crcs for it in lines):
+    if not any(crcs):
         return []
     try:
-        result = [bytes.fromhex(it.crcs) if it.crcs else None for it in lines]
+        result = [bytes.fromhex(it) if it else None for it in crcs]
     except ValueError:
         return None
-    expected = np.bincount(of, sizes, len(lines)) * 4
+    expected = np.bincount(of, sizes, len(crcs)) * 4
     has = np.array([-1 if it is None else len(it) for it in result])
     return None if ((has >= 0) & (has != expected)).any() else result
 
 
-def _codes(codes: dict[Any, int], keys: Sequence[Any]) -> Numbers:
-    """Return the numbers of these names, of new ones too."""
+def _numbers(codes: Mapping[Any, int], keys: Sequence[Any]) -> Numbers | None:
+    """Return the numbers of these names; None if one has none yet."""
     try:
-        return np.array([codes[it] for it in keys], np.int64)
+        return np.fromiter(map(codes.__getitem__, keys), np.int64, len(keys))
     except KeyError:
-        return np.array([codes.setdefault(it, len(codes)) for it in keys], np.int64)
+        return None
+
+
+def _new_numbers(codes: dict[Any, int], keys: Sequence[Any]) -> Numbers:
+    """Return the same, with numbers for those that have none."""
+    return np.fromiter((codes.setdefault(it, len(codes)) for it in keys), np.int64, len(keys))
 
 
 def _named(codes: dict[str, int], names: Sequence[str | None]) -> Numbers:
-    return np.array([-1 if it is None else codes.setdefault(it, len(codes)) for it in names], np.int64)
+    each = (-1 if it is None else codes.setdefault(it, len(codes)) for it in names)
+    return np.fromiter(each, np.int64, len(names))
 
 
-def _filled(lines: Sequence[Any], name: str, default: float) -> NDArray[Any]:
+def _filled(values: Sequence[Any], absent: float) -> NDArray[Any]:
     """Return a column, with a number in place of an absent one."""
-    values = list(map(attrgetter(name), lines))
-    return np.array([default if it is None else it for it in values] if None in values else values)
+    if None in values:
+        values = [absent if it is None else it for it in values]
+    return np.fromiter(values, type(absent), len(values))
 
 
 def _outputs(into: Mapping[str, Any]) -> list[tuple[str, int, str, int, int]] | None:
@@ -488,13 +502,11 @@ def _outputs(into: Mapping[str, Any]) -> list[tuple[str, int, str, int, int]] | 
         return None
 
 
-_NUMBERED: Final = np.dtype([*ROW.descr, ("number", "i8")])
 _NOT_READ: Final = frozenset(("kind", "via", "links", "wall_ms"))
-_CONTEXT: Final = {
-    kind: [name for name in (*COMMON, *sorted(has)) if name not in _NOT_READ]
-    for kind, has in _FIELDS_OF.items()
-}
-"""Fields of the lines about a run, topic or group, by kind."""
+_ABSENT: Final = {
+    "until": math.nan, "asked": math.nan, "attempt": -1, "op": -1, "retries": -1, "published_ms": -1,
+}  # fmt: skip
+"""Numbers of a line about messages that stand in a column of the table, each with that of an absent one."""
 
 
 def _index_of(call: Call) -> int:

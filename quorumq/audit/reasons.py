@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -25,8 +25,8 @@ WRONG: Final = "a wrong type: "
 HARMLESS: Final = (TORN, BLANK, UNKNOWN_KIND)
 """Reasons that the rules of docs/history.md allow, or that cost nothing; the others make a run incomplete."""
 
-_SMALL: Final = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
-_WHOLE: Final = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
+_SMALL: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
+_WHOLE: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
 _SHAPES: Final[dict[str, Any]] = {
     "integer": _WHOLE, "number": float, "flag": bool, "texts": list[str], "object": dict[str, Any],
     "links": list[list[str]], "spans": list[tuple[str, _WHOLE, _WHOLE]],

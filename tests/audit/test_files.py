@@ -41,3 +41,33 @@ def test_a_part_has_only_the_names_that_its_rows_use() -> None:
     for part in table.parts(3).values():
         assert set(part.rows["owner"].tolist()) == {-1}, "no name stays none"
         assert len(part.writers) == len(part.spaces) == len(part.calls) == 1
+
+
+LISTED = (
+    '{{"run":"r","who":"client:c","within":0,"kind":"list","topic":"{topic}","partition":0,"group":"g",'
+    '"state":"dead","spans":[{spans}],"at":1,"wall_ms":1}}\n'
+)
+
+
+def test_lines_are_taken_together_as_each_alone() -> None:
+    two = ",".join(f'["a.1.1.1",{seq},{seq + 1}]' for seq in (4, 8))
+    texts = [
+        LISTED.format(topic=topic, spans=spans).encode() for topic, spans in (("t", two), ("u", ""))
+    ]  # as many spans as lines
+    together, alone = Lines(), Lines()
+    together.add("h", b"".join(texts))
+    for text in texts:
+        alone.add("h", text)
+    assert str(together.table()) == str(alone.table())
+    (summary,) = {str(lines.summary(lines.table()).lines) for lines in (together, alone)}
+    assert "'topic': 'u'" in summary
+
+
+def test_a_refused_line_names_nothing() -> None:
+    lines = Lines()
+    for wrong in ('["a.1.1.1",5,4]', '["a",4,5]'):
+        lines.add("h", LISTED.format(topic="t", spans=wrong).encode())
+    lines.add("h", LISTED.format(topic="t", spans='["a.1.1.1",4,5]').replace("client:c", "nobody").encode())
+    table = lines.table()
+    assert (len(lines), table.writers, table.spaces) == (0, [], [])
+    assert len(lines.summary(table).unread) == 3
