@@ -17,9 +17,9 @@ PAGE = Path(__file__).parent / "api.md"
 HEAD = """# API reference
 
 Names that `quorumq.client` exports, with the first paragraph of each docstring (`python docs/make_api.py` writes this
-page). `help` has the rest: types, arguments with units, results, and the reasons of errors. [client.md](client.md) is
-the guide, with the options of producers, consumers and workers, and the remedies of errors. `quorumq.client.blocking`
-has the same names without `async` and `await`.
+page). `help` has the rest: types, arguments with units, fields of results, and the reasons of errors.
+[client.md](client.md) is the guide, with the options of producers, consumers and workers, and the remedies of errors.
+`quorumq.client.blocking` has the same names without `async` and `await`.
 
 `topic` and `group` are names; dead letters are those of group "g!dead" or topic "t.deadletters". `timeout` is in
 seconds, for the call or for each of its requests. Changes of topics, groups and nodes return the value as a majority
@@ -58,15 +58,19 @@ REGISTERS = tuple(kind.__name__ for kind in (client.Group, client.Death, client.
 
 def described(title: str, thing: Any) -> str:
     """The first paragraph of a docstring with the errors that the head does not name; of a class all but arguments."""
-    docs = (inspect.getdoc(thing) or "").replace("``", "`")
-    assert docs, f"{title} has no docstring"
-    first = " ".join(docs.partition("\n\n")[0].split())
+    docs, first = (inspect.getdoc(thing) or "").replace("``", "`"), first_paragraph(title, thing)
     if inspect.isclass(thing) and not issubclass(thing, Exception):
         return "\n".join(prose(re.sub(r"\n\nArgs:\n(?: .*\n?)*", "", docs)))
     raises = RAISES.search(docs)
     names = [item[1] for line in raises[1].splitlines() if (item := ITEM.match(line))] if raises else []
     errors = ", ".join(f"`{name}`" for item in names for name in item.split(", ") if name not in USUAL)
     return f"{first} Raises {errors}." if errors else first
+
+
+def first_paragraph(title: str, thing: Any) -> str:
+    docs = (inspect.getdoc(thing) or "").replace("``", "`")
+    assert docs, f"{title} has no docstring"
+    return " ".join(docs.partition("\n\n")[0].split())
 
 
 def prose(docs: str) -> Iterator[str]:
@@ -125,14 +129,19 @@ def page() -> str:
     errors = {
         name for name, thing in things.items() if inspect.isclass(thing) and issubclass(thing, Exception)
     }
+    values = []
     for name, thing in things.items():
-        if inspect.isclass(thing) and name not in errors:
-            lines += ["", f"## `{name}`", "", described(name, thing)]
-            rows = list(members(thing))
-            lines += ["", *rows] if rows and "\n- `" not in lines[-1] else rows
+        if not inspect.isclass(thing) or name in errors:
+            continue
+        rows = list(members(thing))
+        if not rows:
+            values.append(f"- `{name}`: {first_paragraph(name, thing)}")
+            continue
+        lines += ["", f"## `{name}`", "", described(name, thing)]
+        lines += ["", *rows] if "\n- `" not in lines[-1] else rows
     names = ", ".join(f"`{name}`" for name in REGISTERS)
-    lines += ["", "## Values of the cluster", ""]
-    lines += [f"{names}: [wire-format.md](wire-format.md#nested-values) has their fields."]
+    lines += ["", "## Values", "", *values]
+    lines += [f"- {names}: [wire-format.md](wire-format.md#nested-values) has their fields."]
     lines += ["", "## Other errors", ""]
     lines += [f"- `{name}`: {described(name, things[name])}" for name in sorted(errors)]
     return "\n".join(lines).rstrip() + "\n"
