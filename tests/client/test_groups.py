@@ -89,6 +89,18 @@ async def test_a_start_that_cannot_be_is_refused_before_anything_is_sent() -> No
             await client.create_group("jbs", "g")
 
 
+async def test_a_call_that_needs_a_topic_alone_asks_for_no_groups() -> None:
+    async with jobs() as (cluster, client):
+        await publish(client, 1)
+        await client.fetch("jobs", "g")
+        async with client.consumer("jobs", "g"):
+            pass
+        asked = cluster.of(m.Metadata)
+        assert len(asked) >= 3
+        assert not any(request.groups for _, request in asked)
+        assert [group.name for group in (await client.metadata("jobs")).groups] == ["g"]
+
+
 async def test_a_rewind_is_repeated_at_another_node_and_the_newest_generation_counts() -> None:
     async with jobs() as (cluster, client):
         await client.create_group("jobs", "g")

@@ -94,8 +94,9 @@ def wide(partitions: int = 200) -> Cluster:
         (fetch()._replace(topics=("jobs", "j*")), 203),
         (fetch()._replace(topics=("j*",), partitions=(1, 2)), 4),
         (fetch()._replace(topics=tuple("*" * n for n in range(1, 30))), limits.COSTLY_PER_STEP),
-        (m.Metadata(), 2),
-        (m.Metadata(("jobs", "jobz")), 6),
+        (m.Metadata(), 2 + 200 + costs.GROUP),
+        (m.Metadata(("jobs", "jobz")), 6 + 200 + costs.GROUP),
+        (m.Metadata(("jobs",), groups=False), 1 + 200),
         (m.Metadata(tuple(map(str, range(100)))), limits.COSTLY_PER_STEP),
         (m.DescribeGroups((("jobs", "g"),)), 400),
         (m.DescribeGroups((("none", "g"),)), 0),
@@ -191,6 +192,18 @@ def test_a_client_with_one_request_waits_for_one_of_the_other_client() -> None:
         cluster.advance(limits.COSTLY_PAUSE_S)
     assert sum(key in cluster.replies for key in many) <= 3
     assert sorted(key for key in many if key in cluster.replies) == many[: len(cluster.replies.keys() & many)]
+    wait_for(cluster, many)
+
+
+def test_metadata_of_many_groups_waits_for_its_turn_and_without_them_does_not() -> None:
+    cluster = Cluster(checks=False, **QUIET)
+    cluster.topic()
+    for number in range(limits.COSTLY_PER_STEP // costs.GROUP):
+        answered(cluster, "a", m.SetGroup("jobs", f"g{number}"))
+    many = send(cluster, [m.Metadata(("jobs",))] * 30)
+    few = send(cluster, [m.Metadata(("jobs",), groups=False)] * 30)
+    assert [sum(key in cluster.replies for key in keys) for keys in (many, few)] == [1, 30]
+    assert {len(cluster.replies[key].groups) for key in few} == {0}  # type: ignore[union-attr]
     wait_for(cluster, many)
 
 

@@ -78,7 +78,8 @@ class TopicCalls(Calls):
         Messages published at this moment are not seen. It is then as if `alter_topic` had been called.
         """
         try:
-            (topic,) = (await self.context.metadata(name, timeout=left_of(end))).topics
+            known = await self.context.metadata(name, groups=False, timeout=left_of(end))
+            (topic,) = known.topics
         except NotFound:
             return
         if topic.stamp != STAMP_ZERO or topic.partitions >= partitions:

@@ -157,9 +157,11 @@ class Context:
 
     # --------------------------------------------------------------------- names
 
-    async def metadata(self, *topics: str, timeout: float | None = None) -> m.MetadataReply:
-        """Ask for metadata, like `Client.metadata`."""
-        reply = await self.ask(m.Metadata(topics), "metadata", timeout, writes=False)
+    async def metadata(
+        self, *topics: str, groups: bool = True, timeout: float | None = None
+    ) -> m.MetadataReply:
+        """Ask for metadata, like `Client.metadata`; without ``groups`` for nodes and topics alone."""
+        reply = await self.ask(m.Metadata(topics, groups), "metadata", timeout, writes=False)
         self.nodes.learn(reply)
         return cast("m.MetadataReply", reply)
 
@@ -167,7 +169,7 @@ class Context:
         """Return a topic, like `Client.topic`."""
         end = self.end(timeout)
         try:
-            return self.known(topic_of(await self.metadata(name, timeout=left_of(end)), name))
+            return self.known(topic_of(await self.metadata(name, groups=False, timeout=left_of(end)), name))
         except NotFound:
             if not create:
                 raise
@@ -194,7 +196,7 @@ class Context:
         for at in range(0, len(names), NAMES):
             part = names[at : at + NAMES]
             try:
-                topics += map(self.known, (await self.metadata(*part, timeout=timeout)).topics)
+                topics += map(self.known, (await self.metadata(*part, groups=False, timeout=timeout)).topics)
             except NotFound:  # publishing to that topic, or fetching from it, raises it
                 half = len(part) // 2
                 for smaller in (part[:half], part[half:]) if half else ():

@@ -68,6 +68,7 @@ class Catalogue:
         living: id of each topic that is not deleted, by name.
         decisions: decisions without a known outcome, by instance.
         groups: registers by (topic id, name), deleted ones included that are not packed.
+        live_groups: number of groups by topic id, without deleted ones.
         deleted: packed registers.
         unpacked: deleted names whose registers are not packed, the longest deleted first: (topic id of a group or
             empty, name).
@@ -84,8 +85,8 @@ class Catalogue:
     """
 
     __slots__ = (
-        "_used", "cluster", "decisions", "deleted", "groups", "labels", "living", "me", "names", "replaced",
-        "settled_groups", "sums", "topics", "unpackable", "unpacked",
+        "_used", "cluster", "decisions", "deleted", "groups", "labels", "live_groups", "living", "me", "names",
+        "replaced", "settled_groups", "sums", "topics", "unpackable", "unpacked",
     )  # fmt: skip
 
     def __init__(self, me: NodeId, key: bytes = b"", layout: ClusterLayout | None = None) -> None:
@@ -100,7 +101,8 @@ class Catalogue:
         self.living: dict[str, bytes] = {}
         self.replaced: dict[bytes, None] = {}
         self.decisions: SortedDict[Instance, Decision] = SortedDict()
-        self.groups: dict[tuple[bytes, str], Group] = {}
+        self.groups: SortedDict[tuple[bytes, str], Group] = SortedDict()
+        self.live_groups: Counter[bytes] = Counter()
         self.labels = LabelTable()
         self.settled_groups: dict[tuple[PartitionId, str], None] = {}
         self._used: NamesUsed | None = None  # as counted since the last change
@@ -202,11 +204,15 @@ class Catalogue:
 
     def all_groups(self) -> list[Group]:
         """Return the registers of all groups by topic and name, packed ones aside."""
-        return [self.groups[key] for key in sorted(self.groups)]
+        return list(self.groups.values())
 
     def group_registers(self, topic: bytes) -> list[Group]:
         """Return the registers of a topic's groups by name, packed ones aside."""
-        return [self.groups[key] for key in sorted(key for key in self.groups if key[0] == topic)]
+        return [self.groups[key] for key in self.group_keys(topic)]
+
+    def group_keys(self, topic: bytes) -> list[tuple[bytes, str]]:
+        """Return the keys of these in `groups`. It looks at no group of another topic."""
+        return list(self.groups.irange((topic,), (topic + b"\0",)))
 
     def reads(self, topic: bytes, group: str) -> bool:
         """Return True if the group is known and not deleted."""
@@ -268,8 +274,7 @@ class Catalogue:
             most = limits.PARTITIONS_IN_ALL_MAX
             return _too_many(f"partitions, and {more} more asked for", count, most, "delete a topic")
         if more > 0 and topic is not None:
-            counts = self._groups_by_topic()
-            return self._why_no_views(counts, counts[topic.id] * more)
+            return self._why_no_views(self.live_groups[topic.id] * more)
         return None
 
     def _why_no_names(self) -> Failed | None:
@@ -281,12 +286,9 @@ class Catalogue:
         known = "deleted names of topics, which are kept for good, and of groups, which are kept as long as their topic"
         return _too_many(known, deleted, used.deleted_max, "take the name of a deleted one")
 
-    def _groups_by_topic(self) -> Counter[bytes]:
-        return Counter(topic for (topic, _), register in self.groups.items() if not register.deleted)
-
-    def _why_no_views(self, counts: Counter[bytes], more: int) -> Failed | None:
+    def _why_no_views(self, more: int) -> Failed | None:
         """Return `too-large` if ``more`` groups, each counted once per partition that it reads, exceed the limit."""
-        total = sum(count * self.topics[topic].partitions for topic, count in counts.items())
+        total = sum(count * self.topics[topic].partitions for topic, count in self.live_groups.items())
         if total + more <= limits.GROUP_PARTITIONS_MAX:
             return None
         items = f"groups, each counted once for each partition of its topic, and {more} more asked for"
@@ -303,12 +305,12 @@ class Catalogue:
             return _too_many(
                 "groups", used.groups, used.groups_max, "delete groups that nobody reads any more"
             )
-        counts = self._groups_by_topic()
         for topic in topics:
-            if counts[topic.id] >= limits.GROUPS_PER_TOPIC_MAX:
+            count = self.live_groups[topic.id]
+            if count >= limits.GROUPS_PER_TOPIC_MAX:
                 items = f"groups of topic {topic.name!r}"
-                return _too_many(items, counts[topic.id], limits.GROUPS_PER_TOPIC_MAX, "delete one")
-        return self._why_no_views(counts, sum(topic.partitions for topic in topics))
+                return _too_many(items, count, limits.GROUPS_PER_TOPIC_MAX, "delete one")
+        return self._why_no_views(sum(topic.partitions for topic in topics))
 
     def why_not_here(self, partition: PartitionId) -> str:
         """Return why a request for a partition without a replica set fails."""
@@ -508,6 +510,7 @@ class Catalogue:
         if ours is not None and group[:2] not in self.groups:
             self._restore(ours)
         self.groups[group[:2]] = merged
+        self.live_groups[group.topic] += (not merged.deleted) - (ours is not None and not ours.deleted)
         self.sums.replace(ours, merged)
         if merged.deleted:
             self._note_deleted(group[:2])
@@ -523,9 +526,10 @@ class Catalogue:
     def drop_groups(self, topic: bytes) -> None:
         """Drop all groups of a deleted topic, because no client reads it any more."""
         self._used = None
-        for key in [key for key in self.groups if key[0] == topic]:
+        for key in self.group_keys(topic):
             self.sums.replace(self.groups.pop(key), None)
             self._note_alive(key)
+        self.live_groups.pop(topic, None)
         self.deleted.drop(topic)
         for settled in [settled for settled in self.settled_groups if settled[0].topic == topic]:
             del self.settled_groups[settled]
@@ -557,6 +561,8 @@ class Catalogue:
         assert all(topic in self.topics and not self.is_deleted(topic) for topic in self.deleted.groups), (
             "packed groups outlived their topic"
         )
+        counts = Counter(topic for (topic, _), register in self.groups.items() if not register.deleted)
+        assert +self.live_groups == counts, "the groups of a topic are miscounted"
         for topic, group in self.groups:
             assert topic in self.topics, f"group {group!r} is of an unknown topic"
             assert not self.topics[topic].deleted, f"group {group!r} outlived its topic"

@@ -118,8 +118,7 @@ def tell(
         topic in message.topics for topic in joining
     ):
         return []
-    requested = dict.fromkeys(message.topics)
-    keys = sorted(key for key in catalogue.groups if key[0] in requested)
+    keys = [key for topic in sorted(dict.fromkeys(message.topics)) for key in catalogue.group_keys(topic)]
     if keys and message.after:
         keys = keys[bisect_right(keys, (message.topics[0], message.after)) :]
     groups = tuple(catalogue.groups[key] for key in keys[:GROUPS_PER_CHUNK])

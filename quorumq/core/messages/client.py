@@ -116,9 +116,13 @@ class LabelsReply(NamedTuple):
 
 
 class Metadata(NamedTuple):
-    """Ask for nodes, limits, and topics by name (none named: all)."""
+    """Ask for nodes, limits, and topics by name (none named: all).
+
+    ``groups``: with the groups of these topics; a topic may have a thousand.
+    """
 
     topics: tuple[str, ...] = ()
+    groups: bool = True
 
 
 class NodeInfo(NamedTuple):

@@ -72,15 +72,15 @@ def status(context: Context, trust: Trust, now: Now) -> dict[str, object]:
     }
 
 
-def metadata(context: Context, names: tuple[str, ...]) -> m.MetadataReply | m.Failed:
-    """Return the nodes, and the topics of these names and patterns with their groups; all if none is named.
+def metadata(context: Context, request: m.Metadata) -> m.MetadataReply | m.Failed:
+    """Return the nodes, and the topics that a request names; all if it names none.
 
     A node that was removed names itself no more. It cannot say that a topic does not exist.
     """
     config, catalogue, links = context.config, context.catalogue, context.state.links
     is_member = context.state.standing != MemberState.REMOVED
     topics: dict[bytes, Topic] = {}
-    for name in names or ("*",):
+    for name in request.topics or ("*",):
         matching = catalogue.topics_matching(name)
         if not matching and not is_pattern(name) and is_member:
             return catalogue.not_found(name)
@@ -105,7 +105,8 @@ def metadata(context: Context, names: tuple[str, ...]) -> m.MetadataReply | m.Fa
         topics=tuple(topics.values()),
         groups=tuple(
             register
-            for _, register in sorted(item for item in catalogue.groups.items() if item[0][0] in topics)
+            for topic in (sorted(topics) if request.groups else ())
+            for register in catalogue.group_registers(topic)
             if not register.deleted
         ),
         message_bytes_max=limits.MESSAGE_BYTES_MAX,

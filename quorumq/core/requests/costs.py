@@ -23,6 +23,8 @@ UNKNOWN: Final = 4
 """Cost of comparing one known name with an unknown one, to ask what was meant."""
 PATTERN_SHARE: Final = 4
 """Number of names that a pattern is compared with at the cost of looking at one."""
+GROUP: Final = 4
+"""Cost of a group in an answer: it is compared with the client's rights, and encoded."""
 
 
 def runs(count: int) -> int:
@@ -55,9 +57,19 @@ def _of_names(catalogue: Catalogue, names: tuple[str, ...]) -> int:
     return len(names) + patterns * known + unknown * UNKNOWN * min(known, limits.MEANT_MAX)
 
 
+def _of_metadata(catalogue: Catalogue, request: m.Metadata) -> int:
+    cost = _of_names(catalogue, request.topics or ("*",))
+    if cost >= limits.COSTLY_PER_STEP:
+        return cost
+    named = [request.topics] if not any(map(is_pattern, request.topics or "*")) else [catalogue.living]
+    ids = [catalogue.living[name] for names in named for name in names if name in catalogue.living]
+    cost += sum(len(catalogue.topics[topic].replicas) for topic in ids)
+    return cost + (GROUP * sum(catalogue.live_groups[topic] for topic in ids) if request.groups else 0)
+
+
 COSTS: Final[dict[type, Callable[[Catalogue, Any], int]]] = {
     m.Fetch: _of_fetch,
-    m.Metadata: lambda catalogue, request: _of_names(catalogue, request.topics or ("*",)),
+    m.Metadata: _of_metadata,
     m.FindName: lambda catalogue, request: RUN,
     m.CloseSession: lambda catalogue, request: runs(len(request.partitions)),
     m.DescribeGroups: lambda catalogue, request: sum(

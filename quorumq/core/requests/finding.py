@@ -113,8 +113,8 @@ def tell_registers(context: Context, sender: NodeId, message: m.RegistersRequest
     if message.after is not None:
         if message.ids:
             packed, page = catalogue.deleted.of_topic(message.ids[0], message.page, GROUPS_PER_CHUNK)
-        later = [key for key in catalogue.groups if key[0] in message.ids and key[1] > message.after]
-        more = [catalogue.groups[key] for key in sorted(later)] if page == PAGES else []
+        later = [key for topic in sorted(dict.fromkeys(message.ids)) for key in catalogue.group_keys(topic)]
+        more = [catalogue.groups[key] for key in later if key[1] > message.after] if page == PAGES else []
     reply = m.RegistersReply(
         message.round,
         tuple({topic.id: topic for topic in topics if topic is not None}.values())[:TOLD_MAX],
