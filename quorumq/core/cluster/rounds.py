@@ -52,6 +52,16 @@ class Round:
         self.unreachable &= ~bit
         return bit
 
+    def reach(self, state: NodeState) -> list[NodeId]:
+        """Return the members that messages reach now. The others are unreachable: they are not waited for."""
+        there: list[NodeId] = []
+        for at, member in enumerate(self.members):
+            if member == state.me or member in state.links:
+                there.append(member)
+            else:
+                self.unreachable |= 1 << at
+        return there
+
     def bits_of(self, nodes: Iterable[NodeId]) -> int:
         """Return the bits of these nodes, each once, as far as they are members."""
         return sum(1 << self.members.index(node) for node in nodes if node in self.members)

@@ -8,6 +8,7 @@ replica's (quarantine) and this node's (trust).
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -343,6 +344,12 @@ class NodeState:
             if waits or self.active.get(key, -1e18) >= since:
                 active.append(node)
         return parked, active
+
+    def drop_hints(self, over: Callable[[PartitionId, str], bool]) -> None:
+        """Drop what is known of other nodes' FETCHes for these partitions and groups."""
+        for hints in (self.parked, self.active):
+            for hint in [hint for hint in hints if over(*hint[:2])]:
+                del hints[hint]
 
     # ---------------------------------------------------------------- releases
 

@@ -181,8 +181,7 @@ class RequestRouter:
         key = context.sub_fetches[(sender, message.round)] = context.next_key()
         made = SubFetchCoordinator(key, message, here, now, sender)
         made.caller = sender
-        context.requests[made.key] = made
-        return made.start(context, now)
+        return context.begin(made, now)
 
     def _on_hello(self, key: int, hello: m.Hello, now: Now) -> list[Effect]:
         refusal = self.context.peers.refusal(hello, now)

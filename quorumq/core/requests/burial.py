@@ -87,10 +87,6 @@ class Burial(FetchCoordinator):
             effects += self._hold(context, replica, picked, ballot, now)
         return effects
 
-    def finish(self, context: Context, reply: m.ClientReply | None) -> list[Effect]:
-        """Finish without a reply, because no client waits for one."""
-        return super().finish(context, None)
-
     def _win(
         self, context: Context, round_: HoldRound, span: Span, attempts: Attempts, now: Now
     ) -> list[Effect]:
@@ -159,8 +155,7 @@ def _bury_group(
         if at not in under_way and is_first(context, replica, view.name):
             hold_time = min(HOLD_S, context.config.hold_time_max)
             made = Burial(context.next_key(), replica, view.name, why, hold_time, now)
-            context.requests[made.key] = made
-            effects += made.start(context, now)
+            effects += context.begin(made, now)
             if not made.done:
                 under_way.add(at)
     return effects

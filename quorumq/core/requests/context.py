@@ -221,6 +221,11 @@ class Context(Placing):
         self.keys -= 1
         return self.keys
 
+    def begin(self, request: Pending, now: Now) -> list[Effect]:
+        """Begin a request that is no client's."""
+        self.requests[request.key] = request
+        return request.start(self, now)
+
     # --------------------------------------------------------------------- who may vote
 
     def may_coordinate(self, partition: PartitionId, now: Now) -> bool:
@@ -383,9 +388,7 @@ class Context(Placing):
         """End the requests that are under way for a deleted group."""
         topic = self.catalogue.topics[group.topic]
         effects: list[Effect] = []
-        for hints in (self.state.parked, self.state.active):
-            for hint in [hint for hint in hints if (hint[0].topic, source_of(hint[1])) == group[:2]]:
-                del hints[hint]
+        self.state.drop_hints(lambda partition, name: (partition.topic, source_of(name)) == group[:2])
         for pending in dict.fromkeys([*self.requests.values(), *self.rounds.values()]):
             if not pending.done and pending.reads(group.topic, group.name):
                 effects += pending.on_group_deleted(self, topic, now)
@@ -507,9 +510,7 @@ class Context(Placing):
                 if not pending.done:
                     effects += pending.on_left(self, partition, now)
             self.replicas.pop(partition)
-            for hints in (self.state.parked, self.state.active):
-                for hint in [hint for hint in hints if hint[0] == partition]:
-                    del hints[hint]
+        self.state.drop_hints(lambda partition, _: partition in departed)
         effects += self.make_replicas((self.catalogue.topics[topic.id],), now)
         return effects + (self.ask_for_holds(now) if self.hold_recovery.awaited else [])
 
@@ -533,9 +534,7 @@ class Context(Placing):
         self.catalogue.labels.drop(topic.id)
         self.peer_groups.discard(topic.id)
         self.limiting.drop(topic.id)
-        for hints in (self.state.parked, self.state.active):
-            for hint in [hint for hint in hints if hint[0].topic == topic.id]:
-                del hints[hint]
+        self.state.drop_hints(lambda partition, _: partition.topic == topic.id)
         for pending in dict.fromkeys([*self.requests.values(), *self.rounds.values()]):
             if not pending.done and pending.concerns(topic.id):
                 effects += pending.on_deleted(self, topic, now)

@@ -82,7 +82,7 @@ class Coordinator(Pending):
         self.requests[round_.number] = (partition, message)
         state = context.state
         effects: list[Effect] = []
-        for at, member in enumerate(round_.members):
+        for at, member in enumerate(round_.members):  # as `Round.reach`, without the calls
             if member == state.me or member in state.links:
                 effects.append(Send(member, message))
             else:
@@ -184,13 +184,13 @@ class Coordinator(Pending):
             self.close_round(context, number)
 
     def finish(self, context: Context, reply: m.ClientReply | None) -> list[Effect]:
-        """Answer the client, once, and close every round."""
+        """Answer the client, if one waits, once, and close every round."""
         assert not self.done, "a request is answered once"
         self.done = True
-        if self.rounds:
-            self.close_rounds(context)
+        for number in list(self.rounds):
+            self.close_round(context, number)
         context.requests.pop(self.key, None)
-        if self.key == 0 or reply is None:
+        if self.key <= 0 or reply is None:
             return []
         return [Reply(self.key, reply)]
 

@@ -248,13 +248,10 @@ class FetchCoordinator(GroupReader):
             if asked != message.wants:
                 message = message._replace(wants=asked)
             self.requests[round_.number] = (replica.partition, message)
-            state = context.state
-            for at, member in enumerate(round_.members):
-                if member in state.links:
-                    owed = state.releases_owed(member, now)
+            for member in round_.reach(context.state):
+                if member != context.state.me:
+                    owed = context.state.releases_owed(member, now)
                     effects.append(Send(member, message._replace(released=owed) if owed else message))
-                elif member != state.me:
-                    round_.unreachable |= 1 << at
         effects += self._settle(context, round_, now, timed_out=False)
         self._hurry(context, now)
         return effects

@@ -147,13 +147,8 @@ class FindCoordinator(Coordinator):
         groups = [context.catalogue.topics[group.topic] for group in self.lookup.groups]
         self.sets = tuple(dict.fromkeys(members for topic in groups for members in topic.replicas))
         round_ = self.open_register_round(context, now, min(FIND_TIMEOUT_S, context.config.request_timeout))
-        effects: list[Effect] = []
-        for at, node in enumerate(round_.members):
-            if node == context.state.me or node in context.state.links:
-                effects.append(Send(node, self.lookup._replace(round=round_.number)))
-            else:
-                round_.unreachable |= 1 << at
-        return effects or self.give_up(context, round_)
+        lookup = self.lookup._replace(round=round_.number)
+        return [Send(node, lookup) for node in round_.reach(context.state)] or self.give_up(context, round_)
 
     def on_reply(
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: m.PeerMessage, now: Now

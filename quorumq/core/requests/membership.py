@@ -306,11 +306,6 @@ class FinishCoordinator(MembersCoordinator):
     def own_value(self, context: Context, ballot: Stamp) -> ClusterLayout:
         return self.accepted
 
-    def fail(
-        self, context: Context, code: str, detail: str, needed: int = 0, answered: int = 0
-    ) -> list[Effect]:
-        return self.finish(context, None)
-
 
 def finish_undecided(context: Context, now: Now) -> list[Effect]:
     """Go on with a layout with other voters that is not decided; one voter does at a time, on average."""
@@ -324,6 +319,4 @@ def finish_undecided(context: Context, now: Now) -> list[Effect]:
         return []
     if context.rng.random() * len(catalogue.cluster.voters) >= 1:
         return []
-    request = FinishCoordinator(context.next_key(), accepted)
-    context.requests[request.key] = request
-    return request.start(context, now)
+    return context.begin(FinishCoordinator(context.next_key(), accepted), now)

@@ -72,10 +72,6 @@ class LayoutCoordinator(TopicCoordinator):
         """Return the partition's next placement, but for its epoch and slots' since; or why there is none."""
         raise NotImplementedError
 
-    def reply(self) -> m.ClientReply | None:
-        """Return the answer once the layout is adopted."""
-        raise NotImplementedError
-
     # ------------------------------------------------------------------------------- the steps
 
     def start(self, context: Context, now: Now) -> list[Effect]:
@@ -179,7 +175,7 @@ class LayoutCoordinator(TopicCoordinator):
         """Adopt a layout that a majority of the nodes has as chosen; answer once a majority has adopted it."""
         merged = self.merged
         if self.step != "announce" and not merged.deleted:
-            return self.finish(context, self.reply())
+            return self.finish(context, m.TopicReply(merged))
         if not merged.deleted and merged.layout_known == self.topic.layout_known:  # else others are ahead
             merged = with_layout(merged, self.topic.next_layout)._replace(next_layout=None)
         effects = context.take_in_topic(merged, now)  # a deletion ends this request
@@ -249,9 +245,6 @@ class MoveCoordinator(LayoutCoordinator):
         learners = tuple(node for node in topic.learners_of(self.partition) if node != request.to)
         return Placement(self.partition, 0, slots, (), (*sources, request.source), learners)
 
-    def reply(self) -> m.TopicReply:
-        return m.TopicReply(self.merged)
-
 
 class GiveUpCoordinator(MoveCoordinator):
     """MOVE to no node: one that left, and is dead for good, is a source no longer. What it alone had is given up."""
@@ -316,13 +309,6 @@ class UpkeepCoordinator(LayoutCoordinator):
     def is_done(self, topic: Topic) -> bool:
         return True
 
-    def reply(self) -> None:
-        return None
-
-    def finish(self, context: Context, reply: m.ClientReply | None) -> list[Effect]:
-        """Finish without a reply, because no client waits for one."""
-        return super().finish(context, None)
-
 
 class ReleaseCoordinator(UpkeepCoordinator):
     """RELEASE-SOURCE: a node that left keeps payload no longer."""
@@ -374,5 +360,4 @@ def change_layouts(context: Context, now: Now) -> list[Effect]:
         request = ReleaseCoordinator(context.next_key(), topic, partition.number, context.state.me)
     else:
         return complete_deletion(context, now)
-    requests[request.key] = request
-    return request.start(context, now)
+    return context.begin(request, now)

@@ -102,7 +102,5 @@ def ride(
     wants = [Want(span, 0)]
     round_, hold = fetch.open_hold(context, replica, wants, view.generation, ballot, patience, now)
     fetch.requests[round_.number] = (replica.partition, hold)
-    for at, member in enumerate(round_.members):
-        if member != context.state.me and member not in context.state.links:
-            round_.unreachable |= 1 << at
+    round_.reach(context.state)
     return hold

@@ -58,9 +58,6 @@ class RaiseCoordinator(LayoutCoordinator):
         able = tuple(node for node in nodes if not context.peers.full(node))
         return raised(layout, topic, self.rf, able, machines)
 
-    def reply(self) -> m.TopicReply:
-        return m.TopicReply(self.merged)
-
 
 class StepCoordinator(UpkeepCoordinator):
     """RAISE: the next steps of some partitions of a topic, in one layout.
@@ -193,6 +190,4 @@ def take_steps(context: Context, now: Now) -> list[Effect]:
             break
     if not steps:
         return []
-    request = StepCoordinator(context.next_key(), context.catalogue.topics[name], steps)
-    context.requests[request.key] = request
-    return request.start(context, now)
+    return context.begin(StepCoordinator(context.next_key(), context.catalogue.topics[name], steps), now)

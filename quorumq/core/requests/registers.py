@@ -288,10 +288,6 @@ class BuryCoordinator(DeleteTopicCoordinator):
 
     __slots__ = ()
 
-    def finish(self, context: Context, reply: m.ClientReply | None) -> list[Effect]:
-        """Finish without a reply."""
-        return super().finish(context, None)
-
 
 def complete_deletion(context: Context, now: Now) -> list[Effect]:
     """Complete the deletion of a topic that cannot be packed, because it may not have reached every set.
@@ -306,5 +302,4 @@ def complete_deletion(context: Context, now: Now) -> list[Effect]:
         return []
     topic = topics[int(context.rng.random() * len(topics))]
     request = BuryCoordinator(context.next_key(), m.DeleteTopic(topic.name, topic.id), topic)
-    context.requests[request.key] = request
-    return request.start(context, now)
+    return context.begin(request, now)

@@ -337,6 +337,6 @@ def register(
     if isinstance(registration, Registration):
         return registration.wait(context, key, requested, now)
     registration = Registration(context.next_key(), topic, name, latest=latest)
-    context.registrations[(topic, name)] = context.requests[registration.key] = registration
+    context.registrations[(topic, name)] = registration
     registration.waiting[key] = requested
-    return registration.start(context, now)
+    return context.begin(registration, now)
