@@ -21,7 +21,6 @@ from quorumq.core.values.latency import Latency
 from quorumq.core.values.types import MemberState
 from quorumq.node.health import COUNTS
 from quorumq.node.node import Node
-from quorumq.node.traffic import Times
 
 FRESH_S: Final = 1.0
 """Seconds for which a page is given again."""
@@ -169,7 +168,7 @@ class Families(NamedTuple):
                 family.add_metric((kind,), count)
             yield family
         yield histogram("fsync_seconds", "Times of fsyncs of the journal.", {(): traffic.fsyncs}, ())
-        times: dict[tuple[str, ...], Times] = {
+        times: dict[tuple[str, ...], Latency] = {
             (kind,): durations for kind, durations in traffic.times.items()
         }
         yield histogram("request_seconds", "Times of requests until their answer.", times, ("kind",))
@@ -204,7 +203,7 @@ def gauge(name: str, text: str, value: float) -> Metric:
 
 
 def histogram(
-    name: str, text: str, times: Mapping[tuple[str, ...], Times | Latency], labels: tuple[str, ...]
+    name: str, text: str, times: Mapping[tuple[str, ...], Latency], labels: tuple[str, ...]
 ) -> Metric:
     """Return a histogram of durations, by labels."""
     family = HistogramMetricFamily(f"quorumq_{name}", text, labels=labels)

@@ -5,7 +5,6 @@ Everything is bounded: kinds of requests and codes of errors are few, and of req
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -13,33 +12,10 @@ from typing import Final
 
 from quorumq.core.messages import ClientReply, Failed, FetchReply, Publish, PublishReply, SettleReply, Slice
 from quorumq.core.messages.effects import Event, Gone, Request
+from quorumq.core.values.latency import Latency
 from quorumq.node.readers import DONE
 
-BOUNDS_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Upper ends of the times told apart."""
-
 UNDER_WAY_MAX: Final = 65_536
-
-
-@dataclass(slots=True, eq=False)
-class Times:
-    """Histogram of durations."""
-
-    counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS_S) + 1))
-    """By the bounds, those above all of them last."""
-    seconds: float = 0.0  # sum of all
-
-    def note(self, seconds: float) -> None:
-        self.counts[bisect_left(BOUNDS_S, seconds)] += 1
-        self.seconds += seconds
-
-    def up_to(self) -> list[tuple[str, float]]:
-        """Return the counts up to each bound, as Prometheus has them: the bound as text, and the count."""
-        total, counts = 0, []
-        for bound, count in zip((*map(str, BOUNDS_S), "+Inf"), self.counts, strict=True):
-            total += count
-            counts.append((bound, float(total)))
-        return counts
 
 
 @dataclass(slots=True, eq=False)
@@ -52,8 +28,8 @@ class Traffic:
     """Counts by outcome."""
     bytes: Counter[str] = field(default_factory=lambda: Counter(published=0, delivered=0))
     """Bytes of records, published and delivered."""
-    times: dict[str, Times] = field(default_factory=dict)  # times of requests until their answer, by kind
-    fsyncs: Times = field(default_factory=Times)  # times of the journal's fsyncs
+    times: dict[str, Latency] = field(default_factory=dict)  # times of requests until their answer, by kind
+    fsyncs: Latency = field(default_factory=Latency)  # times of the journal's fsyncs
     _under_way: dict[int, tuple[float, str, int, int]] = field(default_factory=dict)
     """Requests under way by key: begin, kind, messages and bytes."""
 
@@ -79,7 +55,7 @@ class Traffic:
         self.requests[kind, reply.code if isinstance(reply, Failed) else "ok"] += 1
         times = self.times.get(kind)
         if times is None:
-            times = self.times[kind] = Times()
+            times = self.times[kind] = Latency()
         times.note(now - since)
         if isinstance(reply, PublishReply):
             self.messages["published"] += messages

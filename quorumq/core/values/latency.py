@@ -1,4 +1,4 @@
-"""Time that peers take to answer a HOLD, from the answers themselves.
+"""Times that something takes, such as peers to answer a HOLD.
 
 Why not a list of the last answers: the time is read once per round and fed once per reply, on the path of every
 delivery. Why in steps of 19 %: the question is "when has it become pointless to wait", and three times the answer is
