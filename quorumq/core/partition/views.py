@@ -393,7 +393,9 @@ class Views:
         home = view.home
         covered = not home.from_ms or view.covers(producer_id, header.published_ms)
         group = (now.mono, home is not view, home.generation, view.min_ballot)
-        born = now.mono if self.node.is_uncertain(now, batch.number) else batch.born
+        born = batch.born
+        if batch.number < self.node.uncertain_below and self.node.is_uncertain(now):
+            born = now.mono
         rule_context = (*group, covered, early, born, header.ttl_ms / 1000, False, False, home.since)
         return _new_rule_context((*rule_context, self.max_deliveries)), batch.key if batch.durable else None
 
