@@ -1,4 +1,4 @@
-"""docs/file-format.md is enough to read a journal: the reader below knows nothing but that page, struct and CBOR."""
+"""docs/file-format.md is enough to read a journal: the reader below knows only that page, struct and CBOR."""
 
 from __future__ import annotations
 
