@@ -517,8 +517,9 @@ class Inbound:
             self.node.raised(Raised(type(reply).__name__, error))
             detail = f"it was done, but a bug keeps node {self.node.config.node} from saying what came of it"
             chunks = self._refuse(key, number, reply, m.Failed(Code.OUTCOME_UNKNOWN, detail))
+        self.node.shares.answered(self.whose, size := sum(map(len, chunks)))
         if self.credentials is not None and not self.credentials.problem():
-            self.credentials.usage.answered(reply, sum(map(len, chunks)), self.node.clock().mono)
+            self.credentials.usage.answered(reply, size, self.node.clock().mono)
         # Before it is sent: if that ends the connection, `close` takes back the rest.
         self._weight -= weight
         self.node.capacity.take(-weight)

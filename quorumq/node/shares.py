@@ -34,6 +34,8 @@ HEADER_BYTES: Final = 512
 BODY_BYTES: Final = 16 * KIB
 """Bytes of a body that cost as much as a small request: it is written, and sent to the replicas."""
 
+ANSWER_BYTES: Final = 64 * KIB
+"""Bytes of an answer that cost as much as a small request: they are read, and sent to one client."""
 
 SPANS: Final = 3
 """Spans of a batch that cost as much as a small request, beside their bytes: each replica looks for the producer id
@@ -87,6 +89,11 @@ class Shares:
         self._spent[client] = self._spent.get(client, 0) + cost
         self._there.pop(client, None)
         self._there[client] = self._clock()
+
+    def answered(self, client: str, size: int) -> None:
+        """Charge a client for an answer of ``size`` bytes."""
+        if size >= ANSWER_BYTES:
+            self.spend(client, size // ANSWER_BYTES)
 
     def begin(self) -> None:
         """Begin the next turn of the loop."""

@@ -13,6 +13,7 @@ from quorumq.core.messages.effects import Event, Request
 from quorumq.core.values.types import DERIVED, PartitionId, ProducerId, Span
 from quorumq.node.node import Node
 from quorumq.node.shares import (
+    ANSWER_BYTES,
     BESIDE_S,
     BODY_BYTES,
     HEADER_BYTES,
@@ -26,7 +27,7 @@ from quorumq.node.shares import (
 from quorumq.wire.batch import Message, encode_record, pack_spans
 from quorumq.wire.codec import encode_message
 from sim.shell.memory import WALL_MS, pair
-from tests.node.memory import Client, World, world
+from tests.node.memory import Client, World, fetch, payloads, publish, world
 
 FLOODS = 20
 EACH = 60
@@ -104,6 +105,21 @@ async def test_a_batch_of_many_producer_ids_costs_by_their_number() -> None:
         await greedy.ask(m.OpenSession())
         least = price(len(batch.raw), 600) + 600 // SPANS - SHARE
         assert trio.current_time() - began >= least * REST_S
+
+
+async def test_an_answer_costs_by_its_bytes() -> None:
+    async with world("a") as cluster:
+        calm = await cluster.client("a", address="calm:1")
+        greedy = await cluster.client("a", address="greedy:1", capacity=1 << 24)
+        topic, producer_id = await greedy.topic(rf=1), await greedy.session()
+        await greedy.ask(publish(topic, producer_id, 0, *[bytes(1 << 20)] * 3))
+        await calm.ask(m.OpenSession())
+        await trio.sleep(1.0)  # and has rested
+        await calm.ask(m.OpenSession())
+        began = trio.current_time()
+        assert len(payloads(await greedy.ask(fetch(size=1 << 22)))) == 3
+        await greedy.ask(m.OpenSession())
+        assert trio.current_time() - began >= ((3 << 20) // ANSWER_BYTES - SHARE) * REST_S
 
 
 @pytest.mark.parametrize(
