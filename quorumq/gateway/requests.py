@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from urllib.parse import unquote_to_bytes
@@ -165,6 +165,15 @@ class Turn:
             await self._rest()
         async with self.left():
             pass
+
+    async def each(self, make: Callable[[Any], T], items: Iterable[Any]) -> list[T]:
+        """Return the result of ``make`` for each item of a long answer, in this turn; it has to be free."""
+        made: list[T] = []
+        async with self:
+            for number, item in enumerate(items):
+                made.append(make(item))
+                await self.after(number)
+        return made
 
     async def finish(self, steps: Generator[None, None, T]) -> T:
         """Return the result of a generator; other requests run after each of its steps."""

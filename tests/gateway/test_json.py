@@ -370,6 +370,29 @@ def test_a_search_takes_the_turn_of_its_user_and_rests_as_it_reads(monkeypatch: 
     in_cluster(test)
 
 
+def test_an_answer_is_made_in_the_turn_of_its_user_and_rests_between_its_items(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rests: list[tuple[int, bool]] = []
+
+    async def after(turn: Turn, number: int) -> None:
+        rests.append((number, turn._lock.locked()))
+
+    async def test(client: Client, browser: Browser) -> None:
+        await client.producer("jobs").publish_many([b"x"] * 5)
+        monkeypatch.setattr(Turn, "after", after)
+        answer = await browser.call("POST", GROUP + "/fetch", {"max_messages": 5})
+        assert len(answer["messages"]) == 5
+        assert rests == [(number, True) for number in range(5)]
+        for url, count in ((GROUP + "/messages?which=all", 10), ("/v1/topics", 1), ("/v1/backlogs", 1)):
+            rests.clear()
+            await browser.call("GET", url)
+            assert len(rests) == count, url
+            assert all(locked for _, locked in rests), url
+
+    in_cluster(test)
+
+
 def test_forged_receipts_make_no_work_for_the_collector() -> None:
     async def test(client: Client, browser: Browser) -> None:
         body = {"receipts": ["QQ" * 60] * 200}

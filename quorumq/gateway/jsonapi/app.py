@@ -100,7 +100,8 @@ class JsonApp:
             value = await while_there(request.receive, work, stopping=stopping, undo=undo)
         else:
             value = await work()
-        return Response(encoded(value), operation.status, media_type=JSON)
+        async with turn:
+            return Response(encoded(value), operation.status, media_type=JSON)
 
     def find(self, scope: Scope) -> tuple[Operation, dict[str, str]]:
         """Return the operation of a path and a method, with the names in the path; Refused if there is none."""

@@ -6,14 +6,16 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct
+from trio import CancelScope
 
 from quorumq.client import Client, Match, MessageId, Pending, QuorumqError, receipt_from_text
 from quorumq.client.admin.selection import Selection
 from quorumq.core.values.errors import UsageError
-from quorumq.core.values.types import Group
+from quorumq.core.values.types import Group, Topic
 from quorumq.gateway.jsonapi import shapes
 from quorumq.gateway.jsonapi.problems import Refused, problem_of
 from quorumq.gateway.jsonapi.shapes import Problem
@@ -159,7 +161,8 @@ async def fetch(call: Call) -> shapes.Fetched:
         start=body.start,
     )
     now = call.client.clock()
-    return shapes.Fetched(messages=[shapes.delivered_of(message, now) for message in messages])
+    with CancelScope(shield=True):  # if the client has left, `give_back` gets all messages
+        return shapes.Fetched(messages=await call.turn.each(partial(shapes.delivered_of, now=now), messages))
 
 
 async def give_back(client: Client, fetched: shapes.Fetched) -> None:
@@ -183,7 +186,7 @@ async def peek(call: Call) -> shapes.Peeks:
             look_at_bytes=SEARCHED_BYTES_MAX,
             pace=call.turn.after,
         )
-    return shapes.Peeks.made_from(search, messages=[shapes.peeked_of(match) for match in search.matches])
+    return shapes.Peeks.made_from(search, messages=await call.turn.each(shapes.peeked_of, search.matches))
 
 
 async def show(call: Call) -> shapes.LifeView:
@@ -224,12 +227,9 @@ async def settled(call: Call, settle: Callable[[list[Any]], Awaitable[Any]], don
             await settle(good)
     except QuorumqError as error:
         raised = error
-    results = []
-    async with call.turn:
-        for number, ticket in enumerate(tickets):
-            results.append(settled_as(ticket, raised, done))
-            await call.turn.after(number)
-    return shapes.SettledAll(results=results)
+    return shapes.SettledAll(
+        results=await call.turn.each(lambda ticket: settled_as(ticket, raised, done), tickets)
+    )
 
 
 def settled_as(ticket: Any, raised: QuorumqError | None, done: str) -> shapes.Settled:
@@ -274,19 +274,19 @@ async def topics(call: Call) -> shapes.Topics:
     groups: dict[bytes, list[str]] = {}
     for group in known.groups:
         groups.setdefault(group.topic, []).append(group.name)
-    return shapes.Topics(
-        topics=[
-            shapes.TopicView.made_from(
-                topic,
-                rf=topic.target_rf,
-                retention=topic.retention_s,
-                ttl=topic.ttl_s,
-                backoff=list(topic.backoff),
-                groups=sorted(groups.get(topic.id, ())),
-            )
-            for topic in sorted(known.topics, key=lambda topic: topic.name)
-        ]
-    )
+
+    def view(topic: Topic) -> shapes.TopicView:
+        return shapes.TopicView.made_from(
+            topic,
+            rf=topic.target_rf,
+            retention=topic.retention_s,
+            ttl=topic.ttl_s,
+            backoff=list(topic.backoff),
+            groups=sorted(groups.get(topic.id, ())),
+        )
+
+    known_topics = sorted(known.topics, key=lambda topic: topic.name)
+    return shapes.Topics(topics=await call.turn.each(view, known_topics))
 
 
 def group_view(call: Call, group: Group) -> shapes.GroupView:
@@ -346,7 +346,7 @@ async def backlog(call: Call) -> shapes.BacklogView:
 async def backlogs(call: Call) -> shapes.Backlogs:
     counts = await call.client.backlogs(*([call.query.topic] if call.query.topic else ()))
     return shapes.Backlogs(
-        backlogs=[shapes.BacklogView.of(topic, group, count) for (topic, group), count in counts.items()]
+        backlogs=await call.turn.each(lambda it: shapes.BacklogView.of(*it[0], it[1]), counts.items())
     )
 
 
