@@ -533,8 +533,7 @@ class Inbound:
         client = None
         if self.credentials is not None:
             client = Client("") if self.credentials.problem() else self.credentials.client
-        seen: m.ClientReply = visible(client, reply, self.node.core.catalogue, asked)
-        return seen
+        return visible(client, reply, self.node.core.catalogue, asked)  # type: ignore[no-any-return]
 
     def _encode_fetched(self, key: int, number: int, reply: m.FetchReply) -> list[bytes | memoryview]:
         signed = sign_fetched(reply, secret=self.node.secret, key=self.node.secret_number)
