@@ -27,7 +27,7 @@ import msgspec
 from quorumq.core import messages as m
 from quorumq.core.cluster.catalogue import Catalogue
 from quorumq.core.values.errors import Unauthorized, UsageError
-from quorumq.core.values.limits import MIB
+from quorumq.core.values.limits import HOLD_TIME_MAX_DEFAULT_S, MIB
 from quorumq.node.config import NOT_TOML
 from quorumq.node.quotas import Begun, Quotas, Usage
 from quorumq.node.reread import WatchedFile
@@ -218,6 +218,9 @@ def _some(names: Iterable[str]) -> str:
 class Clients:
     """Clients that may connect, as the file says now.
 
+    Args:
+        hold_time_max: seconds of the cluster's longest hold (quotas.py).
+
     Attributes:
         version: counts the changes.
         problem: description of the error in the present file; "" without one.
@@ -226,8 +229,9 @@ class Clients:
         UsageError: the file cannot be used.
     """
 
-    def __init__(self, path: str, log: Any) -> None:
+    def __init__(self, path: str, log: Any, hold_time_max: float = HOLD_TIME_MAX_DEFAULT_S) -> None:
         self.version = 0
+        self._hold_time_max = hold_time_max
         self.problem = ""
         self._log = log
         self._file = WatchedFile(path)
@@ -295,7 +299,7 @@ class Clients:
         quotas = Quotas(**quotas_of(entry))
         known = self._usages.get(name)
         if known is None or known.quotas != quotas:
-            known = self._usages[name] = Usage(quotas, now)
+            known = self._usages[name] = Usage(quotas, now, self._hold_time_max)
         return known
 
 

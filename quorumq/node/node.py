@@ -154,7 +154,8 @@ class Node:
         self.capacity = Capacity(config, store, log)
         self.committer = Committer(store, commits, lambda: core.snapshot(clock()), self, log)
         self.driver = Driver(core, self, self.committer, rng)
-        self.clients = Clients(config.clients_file, log) if config.clients_file else None
+        path = config.clients_file
+        self.clients = Clients(path, log, config.hold_time_max) if path else None
         self._moved, self._cluster = core.trust.moved, core.catalogue.cluster
         self._resyncing = core.trust.resync is not None or bool(store.not_trusted)
 

@@ -63,7 +63,8 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True):
         requests_per_s: requests to one node.
         bytes_per_s: bytes of its requests to one node, and of all answers.
         unsettled: messages that one node handed over, and that were neither settled there nor ran out.
-        delay_max: seconds for which it may put a message off by a PUBLISH or a REJECT; None for `DELAY_MAX_DEFAULT_S`.
+        delay_max: seconds for which it may put a message off by a PUBLISH or a REJECT, or claim it by an EXTEND; None
+            for `DELAY_MAX_DEFAULT_S`.
         topics: most topics to which it has a right, those under way included, if it makes more.
         groups: most groups to which it has a right, counted in the same way.
         producer_ids_per_s: sessions, derived producer ids and names that begin in a partition by what one node takes of
@@ -177,13 +178,17 @@ class Unsettled:
 class Usage:
     """Use of one client's quotas. Times are monotonic seconds.
 
+    Args:
+        hold_time_max: seconds of the longest hold: a longer one is a claim.
+
     Attributes:
         held_back: True if its last request was refused.
         forged: True if its last settling request was: then the next one is refused beyond a rate as all others are.
     """
 
-    def __init__(self, quotas: Quotas, now: float) -> None:
+    def __init__(self, quotas: Quotas, now: float, hold_time_max: float) -> None:
         self.quotas = quotas
+        self._hold_time_max = hold_time_max
         self.held_back = False
         self.forged = False
         requests, size = quotas.requests_per_s, quotas.bytes_per_s
@@ -264,13 +269,15 @@ class Usage:
         delay = 0.0
         if isinstance(request, m.RejectRequest):
             delay = request.delay
+        elif isinstance(request, m.ExtendRequest) and request.hold_time > self._hold_time_max:
+            delay = request.hold_time
         elif isinstance(request, m.Publish):
             delay = request.batch.header.delay_ms / 1000
         most = DELAY_MAX_DEFAULT_S if self.quotas.delay_max is None else self.quotas.delay_max
         if delay > most:
             raise TooLarge(
-                f"client {client.name!r}: delay is {delay:g} s, and at most {most:g} s may be (its quota): give a "
-                "smaller one, or raise `delay_max` in the nodes' clients file"
+                f"client {client.name!r}: a delay or claim is {delay:g} s, at most {most:g} s may be (its quota): give "
+                "a smaller one, or raise `delay_max` in the nodes' clients file"
             )
 
     def _busy(self, client: Client, reason: str, delay: float) -> Busy:

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorumq.core import messages as m
+from quorumq.core.values import limits
 from quorumq.core.values.errors import Busy
 from quorumq.core.values.types import DERIVED, STAMP_ZERO, Death, PartitionId, ProducerId, Span, Topic
 from quorumq.node.clients import Entry, new_token, write_clients
@@ -80,7 +81,7 @@ OTHERS = (m.Metadata(), m.OpenSession(), m.StatusRequest(), fetch(), m.SetGroup(
 def test_beyond_a_rate_everything_waits_but_what_frees_space_and_that_counts(
     quota: str, request_: Any
 ) -> None:
-    usage = Usage(Quotas(**{quota: 100}), 0.0)
+    usage = Usage(Quotas(**{quota: 100}), 0.0, 60.0)
     settles = any(request_ is one for one in SETTLING)
     who = Client("greedy")
     for _ in range(250 if settles else 100):
@@ -386,6 +387,12 @@ async def test_no_client_puts_messages_off_for_longer_than_it_may(
         items = signed_items(receipts(await greedy.ask(fetch())))
         refused = await greedy.ask(m.RejectRequest(items, most + 1))
         assert (refused.code, f"at most {most:g} s" in refused.detail) == ("too-large", True)
+        claim = min(most + 1, limits.CLAIM_MAX_S)
+        claimed = await greedy.ask(m.ExtendRequest(items, claim, 0.0))
+        assert getattr(claimed, "code", "") == ("too-large" if claim > most else "")
+        assert outcomes(await greedy.ask(m.ExtendRequest(items, cluster.config("a").hold_time_max, 0.0))) == [
+            "ok"
+        ]
         assert outcomes(await greedy.ask(m.RejectRequest(items, most))) == ["ok"]
         for delay, made in ((most + 1, False), (most, True)):
             batch = build_batch(
