@@ -42,7 +42,7 @@ LEFT_OUT: dict[str, frozenset[str]] = {
     "NodeCore": frozenset({"config"}),
     "Context": frozenset({"rng", "_asked_at", "hold_times"}),
     "Limiting": frozenset({"hold_times"}),
-    "NodeState": frozenset({"config", "timer_count", "vectors"}),
+    "NodeState": frozenset({"answering", "config", "inbound", "timer_count", "vectors"}),
     "Replica": frozenset(
         {"topic", "placement", "partition", "choice", "learning", "recall", "storing", "unanswered"}
     ),

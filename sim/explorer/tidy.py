@@ -41,7 +41,8 @@ def tidy(core: NodeCore, now: Now, *, keeps_given: bool) -> None:
         for view in replica.views.groups.values():
             for ready in (view.available, view.suspects):
                 ready.told_until = 0.0
-    core.context.hold_recovery.discard_greetings()
+    state.answering = dict(state.links)  # no message is lost because it was sent too early
+    state.inbound.clear()
     if not any(replica.quarantine_until for replica in core.replicas.values()):
         core.context.hold_recovery = HoldRecovery()
     _tidy_timers(core, now)

@@ -10,7 +10,7 @@ from quorumq.core.requests.holdround import QUIET_S
 from quorumq.core.values import limits
 from quorumq.core.values.errors import Code
 from tests.core.cluster import Cluster
-from tests.core.steps import check_failed, fetch, receipts, with_messages
+from tests.core.steps import check_failed, fetch, receipts, with_messages, with_session
 
 
 def test_a_fetch_on_a_node_without_links_is_refused_at_once() -> None:
@@ -61,3 +61,23 @@ def test_a_fetch_that_only_meets_abstentions_pauses_between_its_rounds() -> None
     assert (reply.code, "in quarantine" in reply.detail) == (Code.TOO_FEW_REPLICAS, True)
     assert abstained
     assert cluster.nodes["a"].state.round_count - rounds <= 2 + 1.0 / QUIET_S[0], "not every few milliseconds"
+
+
+def test_no_node_asks_a_peer_that_cannot_answer_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that was started has links first, and the others have none to it for a moment. Their answers would be
+    lost, and the client would wait for the request timeout."""
+    cluster, topic, producer_id = with_session()
+    cluster.kill("a")
+    monkeypatch.setattr(cluster, "join", lambda name: None)
+    cluster.start("a")
+    publish = m.Publish(cluster.batch(topic, producer_id, 10, [b"x"]))
+    for peer in "bc":
+        cluster.link("a", peer)
+    check_failed(cluster.ask("a", publish), Code.NOT_STORED, "only a of")
+    for peer in "bc":
+        cluster.link(peer, "a")
+    assert isinstance(cluster.ask("a", publish), m.PublishReply)
+    cluster.link("b", "a")
+    cluster.feed("c", LinkDown("a"))
+    cluster.link("c", "a")
+    assert isinstance(cluster.ask("a", publish), m.PublishReply)

@@ -53,10 +53,10 @@ class Round:
         return bit
 
     def reach(self, state: NodeState) -> list[NodeId]:
-        """Return the members that messages reach now. The others are unreachable: they are not waited for."""
+        """Return the members that can answer now. The others are unreachable: they are not asked and not waited for."""
         there: list[NodeId] = []
         for at, member in enumerate(self.members):
-            if member == state.me or member in state.links:
+            if member == state.me or member in state.answering:
                 there.append(member)
             else:
                 self.unreachable |= 1 << at

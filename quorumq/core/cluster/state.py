@@ -189,6 +189,9 @@ class NodeState:
         default_factory=dict
     )  # made of `known`
     links: dict[NodeId, Incarnation] = field(default_factory=dict)
+    # Peers that have said something over a link to this start; and those with a link each way, which can answer.
+    inbound: dict[NodeId, Incarnation] = field(default_factory=dict)
+    answering: dict[NodeId, Incarnation] = field(default_factory=dict)
     parked: dict[tuple[PartitionId, str, NodeId], float] = field(default_factory=dict)
     active: dict[tuple[PartitionId, str, NodeId], float] = field(default_factory=dict)
     unconfirmed: dict[NodeId, dict[Released, float]] = field(default_factory=dict)
@@ -285,6 +288,30 @@ class NodeState:
         if known != self.vectors.get(nodes) and len(nodes) == len(known):
             for node, incarnation in zip(nodes, known, strict=True):
                 self.learn(node, incarnation)
+
+    # ------------------------------------------------------------------- links
+
+    def on_link(self, peer: NodeId, incarnation: Incarnation) -> None:
+        """Note that our link to a peer is up."""
+        self.links[peer] = incarnation
+        if self.inbound.get(peer) == incarnation:
+            self.answering[peer] = incarnation
+
+    def on_words(self, peer: NodeId, incarnation: Incarnation) -> None:
+        """Note that a peer said something: its link to us is up."""
+        self.inbound[peer] = incarnation
+        if self.links.get(peer) == incarnation:
+            self.answering[peer] = incarnation
+
+    def on_dialled(self, peer: NodeId) -> None:
+        """Note that a peer dials us: it cannot answer before it has said something over that link."""
+        self.inbound.pop(peer, None)
+        self.answering.pop(peer, None)
+
+    def on_link_down(self, peer: NodeId) -> bool:
+        """Note that our link to a peer is down; return True if it was up."""
+        self.answering.pop(peer, None)
+        return self.links.pop(peer, None) is not None
 
     # ------------------------------------------------------------------ timers
 

@@ -338,7 +338,7 @@ class NodeCore:
                 self.state.removed_in = max(self.state.removed_in, layout)
                 self.context.departs = True
             case e.LinkDown(peer):
-                self.state.links.pop(peer, None)
+                self.state.on_link_down(peer)
             case e.DiskFull(capacity):
                 self.state.capacity = Capacity(capacity)
             case e.MemoryFull(detail):
@@ -414,7 +414,7 @@ class NodeCore:
         if reason:
             return self.trust.lose(self.context, max((seen.n for seen in event.seen), default=0), reason)
         peer = event.peer
-        self.state.links[peer] = event.incarnation
+        self.state.on_link(peer, event.incarnation)
         self.state.learn(peer, event.incarnation)
         self.state.clock.merge(event.stamp)
         self.context.peers.received_at[peer] = now.mono
@@ -445,9 +445,11 @@ class NodeCore:
         if stamp > state.clock.value:
             state.clock.merge(stamp)
         context.peers.received_at[sender] = now.mono
-        if context.hold_recovery.greeted:
-            effects = context.hold_recovery.on_words(state, context.replicas, sender, now)
-            return effects + self._on_message(sender, incarnation, message, now)
+        if state.answering.get(sender) != incarnation:
+            state.on_words(sender, incarnation)
+            if context.hold_recovery.awaited and sender in state.answering:  # it could answer nothing before
+                effects = context.hold_recovery.ask(state, context.replicas, sender, now, afresh=True)
+                return effects + self._on_message(sender, incarnation, message, now)
         return self._on_message(sender, incarnation, message, now)
 
     def _on_message(

@@ -190,7 +190,7 @@ class RequestRouter:
         if hello.node and not hello.nodes:
             return [Reply(key, self.context.peers.admission(hello, now))]
         if hello.node:
-            self.context.hold_recovery.on_hello(hello.node)
+            self.context.state.on_dialled(hello.node)
         return self.context.peers.on_hello(key, hello, now)
 
     def _open_session(self) -> m.OpenSessionReply:

@@ -67,16 +67,14 @@ class HoldRecovery:
 
     Attributes:
         awaited: per partition in quarantine, the other replicas that have not answered.
-        greeted: peers that have dialled us, and said nothing yet.
         releases: RELEASEs that came meanwhile. A peer may tell the hold of one that it gets later.
     """
 
-    __slots__ = ("_asked", "_chunks", "_reported", "awaited", "greeted", "releases")
+    __slots__ = ("_asked", "_chunks", "_reported", "awaited", "releases")
 
     def __init__(self) -> None:
         self.awaited: dict[PartitionId, dict[NodeId, None]] = {}
         self._asked: dict[NodeId, Asked] = {}
-        self.greeted: dict[NodeId, None] = {}
         self.releases: dict[Released, None] = {}
         self._chunks: dict[tuple[PartitionId, NodeId], dict[int, tuple[HeldThere, ...]]] = {}
         self._reported: dict[PartitionId, list[Reported]] = {}
@@ -147,22 +145,6 @@ class HoldRecovery:
             state.at(now.mono + ASK_FIRST_S, ("recover", peer, asked.round))
         return []
 
-    def on_hello(self, peer: NodeId) -> None:
-        """Note that ``peer`` dials us. Earlier requests were in vain, because it cannot answer before it dials."""
-        if self.awaited:
-            self.greeted[peer] = None
-
-    def discard_greetings(self) -> None:
-        """Drop the greetings, for a driver that loses no request sent too early."""
-        self.greeted.clear()
-
-    def on_words(self, state: NodeState, replicas: Replicas, peer: NodeId, now: Now) -> list[Effect]:
-        """Ask ``peer`` again when it sends the first message after its HELLO: it can answer now."""
-        if peer not in self.greeted:
-            return []
-        del self.greeted[peer]
-        return self.ask(state, replicas, peer, now, afresh=True)
-
     def is_current(self, peer: NodeId, number: int) -> bool:
         """Return True if request ``number`` is the last one that ``peer`` was asked, and its answer is not complete."""
         asked = self._asked.get(peer)
@@ -212,7 +194,6 @@ class HoldRecovery:
         self._reported.pop(partition, None)
         if not self.awaited:
             self._asked.clear()
-            self.greeted.clear()
             self._chunks.clear()
 
 

@@ -469,7 +469,7 @@ class Context(Placing):
         self.departs = self.state.standing != MemberState.JOINED
         effects: list[Effect] = []
         for peer in before:
-            if not self.catalogue.cluster.is_member(peer) and self.state.links.pop(peer, None) is not None:
+            if not self.catalogue.cluster.is_member(peer) and self.state.on_link_down(peer):
                 effects.append(Send(peer, m.PutCluster(0, layout)))
         for peer in self.catalogue.cluster.present:
             if peer not in before and peer != self.state.me:

@@ -77,13 +77,13 @@ class Coordinator(Pending):
     ) -> list[Effect]:
         """Send ``message`` to the members of the round. A copy is kept in case a member does not know the topic.
 
-        A member without a link is not asked and not waited for.
+        A member that cannot answer, because there is no link each way, is not asked and not waited for.
         """
         self.requests[round_.number] = (partition, message)
         state = context.state
         effects: list[Effect] = []
         for at, member in enumerate(round_.members):  # as `Round.reach`, without the calls
-            if member == state.me or member in state.links:
+            if member == state.me or member in state.answering:
                 effects.append(Send(member, message))
             else:
                 round_.unreachable |= 1 << at

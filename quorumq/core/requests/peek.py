@@ -21,7 +21,7 @@ class PeekCoordinator(Coordinator):
 
     def start(self, context: Context, now: Now) -> list[Effect]:
         members = context.catalogue.members_of(self.request.partition)
-        up = [member for member in members if member in context.state.links]
+        up = [member for member in members if member in context.state.answering]
         if not up:
             detail = f"none of {', '.join(members)} can be reached from {context.state.me}: ask one of them"
             return self.fail(context, Code.NOT_STORED, detail, 1)

@@ -144,7 +144,9 @@ class StoreCoordinator(Coordinator):
     def start(self, context: Context, now: Now) -> list[Effect]:
         round_ = self.open_round(context, self.members, now)
         reachable = [
-            member for member in self.members if member == context.state.me or member in context.state.links
+            member
+            for member in self.members
+            if member == context.state.me or member in context.state.answering
         ]
         if len(reachable) < round_.majority:
             of = f"{', '.join(reachable) or 'none'} of {', '.join(self.members)}"

@@ -167,7 +167,7 @@ class SplitCoordinator(GroupReader):
             return context.state.me
         turn = (context.fetches + at) % max(1, len(members))
         for member in members[turn:] + members[:turn]:
-            if member in context.state.links and member not in self.asked:
+            if member in context.state.answering and member not in self.asked:
                 return member
         return None
 
