@@ -62,3 +62,14 @@ def test_a_hint_outlives_its_hold_by_half_a_second_at_most(lost: str) -> None:
         hand_over(cluster, sender, "b", message)
     cluster.advance(0.9)
     assert [item.receipt.span for item in receipts(cluster.replies[asked])] == [(producer_id, 0, 10)]
+
+
+def test_a_hint_lasts_beyond_a_round_that_waits_for_a_silent_replica() -> None:
+    """a missed b's HOLD, and c is silent: the round ends a second after b's NOK, and a chooses others at once."""
+    cluster, _, producer_id = with_session(20)
+    cluster.drop = lambda sender, to, message: isinstance(message, Hold) and (sender, to) == ("b", "a")
+    cluster.ask("b", fetch(most=10, hold_time=30.0))
+    cluster.drop = lambda sender, to, message: sender == "c"
+    asked = cluster.submit("a", fetch(most=10, hold_time=30.0, wait=2.0))
+    cluster.advance(1.2)
+    assert [item.receipt.span for item in receipts(cluster.replies[asked])] == [(producer_id, 10, 20)]
