@@ -8,12 +8,13 @@ from quorumq.core import messages as m
 from quorumq.core.messages.effects import Damaged, Send
 from quorumq.core.messages.records import BatchStored, PeerPosition, Reserved, Started, Trusted, TrustLost
 from quorumq.core.recovery.resync import far_above
-from quorumq.core.values.errors import UsageError
+from quorumq.core.values.errors import Code, UsageError
 from quorumq.core.values.limits import STARTS_FAR, STARTS_MAX
 from quorumq.core.values.types import Incarnation
 from tests.core.cluster import Cluster
 from tests.core.network import cut, hand_over, held_back, wipe
 from tests.core.steps import (
+    DEATH,
     check_failed,
     close,
     closed,
@@ -431,3 +432,44 @@ def test_messages_that_a_resync_learned_stay_known_over_a_restart() -> None:
     cluster.start("b", 4.0)
     purged = cluster.ask("c", m.PurgeRequest("jobs", 0, "g"), of=m.PurgeReply)
     assert purged.messages == 2
+
+
+@pytest.mark.parametrize("why", ["slot", "directory"])
+def test_no_client_waits_for_a_node_that_does_not_vote_yet(why: str) -> None:
+    """Too few vote, so clients are to ask again, and not to wait for the timeout: it may vote after a round trip."""
+    cluster = Cluster(5)
+    topic = cluster.topic(rf=1 if why == "slot" else 3)
+    old, *others = topic.replicas[0]
+    producer_id = cluster.ask(old, m.OpenSession()).producer_id
+    cluster.ask(old, m.Publish(cluster.batch(topic, producer_id, 0, [b"x"] * 2)))
+    one, two = receipts(cluster.ask(old, fetch(most=1))) + receipts(cluster.ask(old, fetch(most=1)))
+    assert outcomes(cluster.ask(old, m.RejectRequest((two,), 0.0, DEATH))) == ["ok"]
+    (dead,) = cluster.ask(old, m.PeekRequest("jobs", 0, "g", "dead", (0, 0), 10)).items
+    cluster.drop = lambda sender, to, message: isinstance(message, m.ResyncReply)
+    if why == "slot":
+        new = next(name for name in cluster.names if name != old)
+        cluster.ask(old, m.MovePartition("jobs", 0, old, new), of=m.TopicReply)
+    else:
+        cluster.kill(others[0])
+        wipe(cluster, others[1], 0.5)
+    requests = (
+        m.AckRequest((one,)),
+        m.RejectRequest((one,), 0.0),
+        m.ExtendRequest((one,), 5.0, 0.0),
+        m.RedriveRequest("jobs", 0, "g", (m.SpanRecord(dead.span, dead.record),)),
+        m.PurgeRequest("jobs", 0, "g"),
+        m.PeekRequest("jobs", 0, "g", "open", (0, 0), 10, complete=True),
+        m.SetGroup("jobs", "g", "latest", rewind=True),
+        m.Publish(cluster.batch(topic, producer_id, 2, [b"x"])),
+    )
+    for request in requests:
+        reply = cluster.ask(old, request)
+        if isinstance(reply, m.SettleReply):
+            assert outcomes(reply) == [Code.OUTCOME_UNKNOWN], request
+        else:
+            assert isinstance(reply, m.Failed), request
+            assert reply.code in (Code.OUTCOME_UNKNOWN, Code.TOO_FEW_REPLICAS), reply
+    if why == "directory":
+        cluster.start(others[0])
+    cluster.hear_all(10.0)
+    assert outcomes(cluster.ask(old, requests[0]))[0].startswith("acked")

@@ -34,9 +34,7 @@ class Voter:
         self, sender: NodeId, incarnation: Incarnation, message: m.QuorumRequest, now: Now
     ) -> list[Effect]:
         if not self.context.state.trusted and not isinstance(message, m.Hold):
-            # Our answer would not count, so none is sent. A HOLD is answered with an abstention, so that its round
-            # does not wait for us.
-            return []
+            return self._refuse_untrusted(sender, incarnation, message, now)
         if isinstance(message, m.Store):
             return self._on_store(sender, incarnation, message, now)
         if isinstance(message, m.Hold):
@@ -61,7 +59,7 @@ class Voter:
                 )  # learners lack some of its payload, or have not said otherwise yet
             return [Send(sender, m.SlotReply(message.round, error, replica.vector()))]
         if not replica.is_trusted and not isinstance(message, m.Hold):
-            return []  # nor would our answer count here: the promises of our slot are not known yet
+            return self._refuse_untrusted(sender, incarnation, message, now)
         if isinstance(message, m.CloseRequest):
             return replica.on_close_ask(sender, message, now)
         views = replica.views
@@ -122,7 +120,7 @@ class Voter:
         for part in parts if message.round else ():
             replica = replicas.get(part.batch.header.partition)
             if replica is not None and not replica.is_trusted:
-                return self._refuse_store(sender, incarnation, message, replica.members, now)
+                return self._refuse_untrusted(sender, incarnation, message, now)
         for at, part in enumerate(parts):
             partition = part.batch.header.partition
             replica = self.context.replicas.get(partition)
@@ -158,25 +156,23 @@ class Voter:
             then.append(Done(records[-1].number))
         return [*effects, Persist(tuple(records), tuple(then))] if then else effects
 
-    def _refuse_store(
-        self,
-        sender: NodeId,
-        incarnation: Incarnation,
-        message: m.Store,
-        members: tuple[NodeId, ...],
-        now: Now,
+    def _refuse_untrusted(
+        self, sender: NodeId, incarnation: Incarnation, message: m.QuorumRequest, now: Now
     ) -> list[Effect]:
-        """Refuse a STORE, as this node is new in a partition's replica set: its vote would not count.
+        """Refuse, as the promises of this directory, or of its slot, are not known yet: the answer would be no vote.
 
         Why not in silence: if too few of the set vote, the client is to ask again, and not to wait for the timeout. The
-        slot may vote after some round trips.
+        slot may vote after some round trips. For a SlotRequest or a CloseRequest no client waits.
         """
+        if isinstance(message, m.SlotRequest | m.CloseRequest) or not message.round:
+            return []
+        if not isinstance(message, m.Store):
+            return self._refuse(sender, message, Code.NOT_TRUSTED)
         problems = tuple(m.Problem(at, Code.NOT_TRUSTED, "") for at in range(1 + len(message.more)))
         votes, effects = None, list[Effect]()
         if message.hold is not None:
             votes, effects = self.on_piggybacked(sender, incarnation, message.hold, now, "")
-        known = self.context.state.vector(tuple(sorted(members)))
-        return [*effects, Send(sender, m.StoreReply(message.round, problems, known, votes=votes))]
+        return [*effects, Send(sender, m.StoreReply(message.round, problems, (), votes=votes))]
 
     def is_refused(self, message: Asked) -> bool:
         """Return True if a question or write of another layout than the adopted one is refused: it does not count."""

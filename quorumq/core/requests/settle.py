@@ -234,14 +234,16 @@ class SettleCoordinator(Coordinator):
         return self.decide(context, number, now, last=True)
 
     def unknown(self, ballot: Ballot) -> str:
-        """Return the outcome if no majority did it: an error that all replicas asked agree on, or unknown.
+        """Return the outcome if no majority did it: an error that all replicas asked agree on, or unknown. It is
+        unknown, too, if none of them votes yet: the client asks again then.
 
         A deletion takes all that was written for it along: there a majority that says so is enough.
         """
         errors, round_ = list(dict.fromkeys(ballot.errors.values())), ballot.round
         if len(errors) == 1 and round_.is_refused(round_.bits_of(ballot.errors)):
             by_all = round_.everyone and ballot.errors.keys() == round_.answered_by.keys()
-            if errors[0] == Code.NOT_FOUND or (by_all and not ballot.ask.again):
+            final = errors[0] != Code.NOT_TRUSTED and by_all and not ballot.ask.again
+            if errors[0] == Code.NOT_FOUND or final:
                 return errors[0]
         return Code.OUTCOME_UNKNOWN
 

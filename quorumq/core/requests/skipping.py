@@ -146,14 +146,17 @@ class Skipping:
                 part.answers[sender] = message
             return self._on_page(context, part, round_, now)
         assert isinstance(message, m.MergeReply)
-        if message.error or not bit:
-            return []
-        part.merging[round_.number].count(message, bit)
+        if not message.error and bit:
+            part.merging[round_.number].count(message, bit)
         if part.merging[round_.number].is_done(round_, round_.valid(context.state)):
             del part.merging[round_.number]
             self._close(context, round_.number)
             return self._go_on(context, part, now)
-        return []
+        return self._give_up(context, round_, now)
+
+    def _give_up(self, context: Context, round_: Round, now: Now) -> list[Effect]:
+        """End as at the timeout once all that were asked have answered, and too few of them vote."""
+        return self.owner.on_timeout(context, round_.number, now) if round_.everyone else []
 
     def _on_page(self, context: Context, part: Part, round_: Round, now: Now) -> list[Effect]:
         valid = round_.valid(context.state)
@@ -168,7 +171,7 @@ class Skipping:
             self.parts.clear()
             return []
         if len(answers) < len(round_.members) - majority_of(len(round_.members)) + 1:
-            return []
+            return self._give_up(context, round_, now)
         self._close(context, round_.number)
         part.asking = 0
         effects = self._skip_found(context, part, now)
