@@ -30,11 +30,11 @@ def keeps_no_layout(self: Context, layout: ClusterLayout, now: Now) -> list[Effe
 _take_in_cluster = Context.take_in_cluster
 
 
-def removes_in_use(catalogue: Catalogue, value: Value) -> str:
-    return "" if isinstance(value, ClusterLayout) else contradiction(catalogue, value)
+def removes_in_use(catalogue: Catalogue, value: Value, *, stands: bool) -> str:
+    return "" if isinstance(value, ClusterLayout) else contradiction(catalogue, value, stands=stands)
 
 
-def puts_on_removed(catalogue: Catalogue, value: Value) -> str:
+def puts_on_removed(catalogue: Catalogue, value: Value, *, stands: bool) -> str:
     return contradiction(catalogue, value) if isinstance(value, ClusterLayout) else ""
 
 

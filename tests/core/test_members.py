@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from quorumq.core import messages as m
+from quorumq.core.cluster.catalogue import Catalogue
 from quorumq.core.cluster.members import outdated
 from quorumq.core.cluster.peers import Peers
 from quorumq.core.cluster.rounds import RegisterRound
@@ -15,7 +18,15 @@ from quorumq.core.recovery.trust import Trust
 from quorumq.core.requests import proposing
 from quorumq.core.requests.proposing import Proposer
 from quorumq.core.values.errors import Code
-from quorumq.core.values.types import MEMBERS_MAX, NODES_MAX, STAMP_ZERO, ClusterLayout, Member, MemberState
+from quorumq.core.values.types import (
+    MEMBERS_MAX,
+    NODES_MAX,
+    STAMP_ZERO,
+    ClusterLayout,
+    Member,
+    MemberState,
+    Value,
+)
 from quorumq.wire.codec import encode_message
 from quorumq.wire.frames import HANDSHAKE_BYTES_MAX
 from tests.core.conftest import Without
@@ -627,7 +638,7 @@ def half_known_move(cluster: GrowingCluster, *deaf: str) -> None:
 
 def test_a_node_that_a_chosen_layout_puts_a_partition_on_is_not_removed(rule: bool, without: Without) -> None:
     """The coordinator need not know of it: each acceptor of the removal is asked."""
-    without(proposing, "contradiction", lambda catalogue, value: "")
+    without(proposing, "contradiction", lambda catalogue, value, stands: "")
     without(voterslots, "undecided_on", lambda catalogue, nodes: [])
     cluster = GrowingCluster(3)
     cluster.topic("jobs")
@@ -708,10 +719,47 @@ def test_a_topic_on_a_drained_node_is_passed_over_if_a_majority_never_accepted_i
     without(Proposer, "_on_promised", lambda self, a, b, round_, now: accept(self, a, b, now))
     cluster, name = half_known_topic()
     reply = created(cluster, "b", name)
+    assert isinstance(reply, m.TopicReply), reply
+    assert ("d" not in reply.topic.replicas[0]) is rule
+    assert isinstance(exit_cluster(cluster, "remove", "d", "c"), m.ChangeMembersReply) is rule
+
+
+def stands_never(
+    catalogue: Catalogue, value: Value, *, stands: bool, real: Callable[..., str] = proposing.contradiction
+) -> str:
+    return real(catalogue, value)
+
+
+@pytest.mark.parametrize("silent", ["b", "c"])
+def test_a_topic_on_a_drained_node_that_may_have_been_chosen_is_made(
+    silent: str, rule: bool, without: Without
+) -> None:
+    """a has accepted it, one other voter has not, and the third is gone for good: it may have accepted it, too."""
+    without(proposing, "contradiction", stands_never)
+    cluster, name = half_known_topic()
+    cluster.kill(silent)
+    reply = created(cluster, "a", name)
     assert isinstance(reply, m.TopicReply) is rule, reply
-    if isinstance(reply, m.TopicReply):
-        assert set(reply.topic.replicas[0]) == {*"abc"}
-        assert isinstance(exit_cluster(cluster, "remove", "d", "c"), m.ChangeMembersReply)
+    assert isinstance(created(cluster, "a", name), m.TopicReply) is rule, "for ever"
+    if rule:
+        kept = cluster.ask("a", m.ChangeMembers("remove", "d"), 6.0, of=m.Failed)
+        assert f"d still keeps {name}/0" in kept.detail
+
+
+def test_a_topics_layout_that_may_have_been_chosen_keeps_no_other_from_being_chosen(
+    rule: bool, without: Without
+) -> None:
+    without(proposing, "contradiction", stands_never)
+    cluster = GrowingCluster(3)
+    cluster.topic("jobs")
+    for name in "de":
+        cluster.add(name)
+    half_known_move(cluster, "b", "c")
+    cluster.hear_all()
+    assert isinstance(exit_cluster(cluster, "drain", "d", "c"), m.ChangeMembersReply)
+    cluster.kill("c")
+    replies = [cluster.ask("b", m.MovePartition("jobs", 0, old, "e"), 30.0) for old in "cd"]
+    assert isinstance(replies[-1], m.TopicReply) is rule, replies
 
 
 def test_members_are_known_again_after_a_restart_and_in_a_snapshot() -> None:

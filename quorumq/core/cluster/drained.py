@@ -2,8 +2,8 @@
 
 A removed node has no partition. Each majority that removes it meets each that places something on it, so an acceptor
 of both refuses the second one. If each of two acceptors refused the other's value, and the third had lost its directory
-and learned both values, none would ever be chosen. So a drained node gets nothing new, and its removal is proposed only
-once no voter has accepted anything that places something on it.
+and learned both values, none would ever be chosen. So a drained node gets nothing new, unless that may have been chosen
+already, and its removal is proposed only once no voter has accepted anything that places something on it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,12 @@ def undecided_on(catalogue: Catalogue, nodes: Sequence[NodeId]) -> list[Value]:
     return [value for value in accepted if any(node in nodes for node in nodes_of(value))]
 
 
-def contradiction(catalogue: Catalogue, value: Value) -> str:
-    """Return why an acceptor must not accept a value beside what it knows or has accepted, or ""."""
+def contradiction(catalogue: Catalogue, value: Value, *, stands: bool = False) -> str:
+    """Return why an acceptor must not accept a value beside what it knows or has accepted, or "".
+
+    Args:
+        stands: True if the value may have been chosen, as the proposer says: a drained node may get it.
+    """
     cluster = catalogue.cluster
     if isinstance(value, ClusterLayout):
         gone = [node for node in Members(value).gone if node not in cluster.gone]
@@ -39,7 +43,8 @@ def contradiction(catalogue: Catalogue, value: Value) -> str:
     gone = [*cluster.gone, *(node for it in layouts if it is not None for node in Members(it).gone)]
     if removed := [node for node in nodes if node in gone]:
         return f"{', '.join(removed)} was removed from the cluster"
-    new = [node for node in nodes if node in cluster.drained and not has_already(catalogue, node, value)]
+    drained = cluster.drained if not stands else ()
+    new = [node for node in nodes if node in drained and not has_already(catalogue, node, value)]
     return f"{', '.join(new)} is drained" if new else ""
 
 

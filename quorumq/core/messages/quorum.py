@@ -389,7 +389,10 @@ class Prepare(NamedTuple):
 
 
 class Accept(NamedTuple):
-    """ACCEPT: accept this value, durably, unless a higher ballot was promised: one of the four."""
+    """ACCEPT: accept this value, durably, unless a higher ballot was promised: one of the four.
+
+    ``stands``: it may have been chosen, and too few acceptors can be reached to say that it was not.
+    """
 
     round: int
     ballot: Stamp
@@ -398,6 +401,7 @@ class Accept(NamedTuple):
     implicit: bool = False
     layout: Layout | None = None
     cluster: ClusterLayout | None = None
+    stands: bool = False
 
     @property
     def value(self) -> Value:

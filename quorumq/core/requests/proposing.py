@@ -78,7 +78,7 @@ def vote(context: Context, sender: NodeId, message: Prepare | Accept, now: Now) 
     ours = context.catalogue.decisions.get(instance) or Decision(instance)
     after = ours
     if isinstance(message, Accept):
-        if contradiction(context.catalogue, message.value):
+        if contradiction(context.catalogue, message.value, stands=message.stands):
             reply = _told(context, message.round, None, None, None)
             return [*effects, Send(sender, reply._replace(error=Code.CONFLICT))]
         if message.ballot >= ours.promised:
@@ -180,13 +180,18 @@ class Proposer:
             self.value = self.ours = self.ours or owner.own_value(context, self.ballot)
         assert self.value is not None
         self.sent = True
-        return self._ask(owner, context, accept_of(self.value, self.ballot, implicit=self.implicit), now)
+        # If too few say that the refused value was not chosen, it may have been. Then acceptors are not to refuse it.
+        stands = self.accepted is not None and self.value == self.refused
+        message = accept_of(self.value, self.ballot, implicit=self.implicit, stands=stands)
+        return self._ask(owner, context, message, now)
 
     def _ask(self, owner: Coordinator, context: Context, message: Prepare | Accept, now: Now) -> list[Effect]:
         self.close(owner, context)
         self.asked_at, self.refusing, self.without = now.mono, 0, 0
         self.round = round_ = owner.open_voter_round(context, now)
         self.question = message._replace(round=round_.number)
+        linked = (context.state.me, *context.state.links)
+        round_.unreachable = round_.bits_of([node for node in round_.members if node not in linked])
         return [Send(node, self.question) for node in round_.members]
 
     def close(self, owner: Coordinator, context: Context) -> None:
@@ -258,9 +263,10 @@ class Proposer:
         return self.accept(owner, context, now)
 
     def _is_refused(self, owner: Coordinator, context: Context, round_: Round, sender: NodeId) -> bool:
-        """Count a refusal of our value. Return True if no majority is left, so that the owner is to look again."""
+        """Count a refusal of our value. Return True if no majority is left of those that can be reached, so that the
+        owner is to look again."""
         self.refusing |= round_.bits_of([sender])
-        if not round_.is_refused(self.refusing):
+        if not round_.is_out_of_reach(self.refusing):
             return False
         self.refused = self.value
         self.close(owner, context)
@@ -300,7 +306,7 @@ class Proposer:
         return []
 
 
-def accept_of(value: Value, ballot: Stamp, *, implicit: bool) -> Accept:
+def accept_of(value: Value, ballot: Stamp, *, implicit: bool, stands: bool) -> Accept:
     """Return the ACCEPT of a value, of no round yet."""
     return Accept(
         0,
@@ -310,4 +316,5 @@ def accept_of(value: Value, ballot: Stamp, *, implicit: bool) -> Accept:
         implicit=implicit,
         layout=value if isinstance(value, Layout) else None,
         cluster=value if isinstance(value, ClusterLayout) else None,
+        stands=stands,
     )
