@@ -5,18 +5,27 @@ SQS gets all paths that no other application has: its SDKs post to ``/`` and to 
 
 from __future__ import annotations
 
+import time
+from contextlib import suppress
+
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import Request, cookie_parser
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from quorumq.core.values.errors import Busy, Unauthorized
+from quorumq.gateway.admission import ADMISSION
 from quorumq.gateway.console.app import ConsoleApp
+from quorumq.gateway.console.session import COOKIE, Sessions
 from quorumq.gateway.gateway import Gateway
-from quorumq.gateway.jsonapi.app import JsonApp
-from quorumq.gateway.requests import draining
+from quorumq.gateway.identity import User
+from quorumq.gateway.jsonapi.app import JsonApp, refusal
+from quorumq.gateway.requests import Owner, draining, owner_of
 from quorumq.gateway.sites import why_refused
-from quorumq.gateway.sqs.app import SqsApp
+from quorumq.gateway.sqs.app import SqsApp, headers_of
+from quorumq.gateway.sqs.errors import SqsError
+from quorumq.gateway.sqs.signature import claim_of
 
 
 def make_app(gateway: Gateway) -> ASGIApp:
@@ -27,15 +36,27 @@ def make_app(gateway: Gateway) -> ASGIApp:
         stopping = gateway.stopping.is_set()
         return PlainTextResponse("stopping\n" if stopping else "ready\n", 503 if stopping else 200)
 
-    applications: dict[str, ASGIApp] = {"/v1": JsonApp(gateway), "/console": ConsoleApp(gateway)}
+    console = ConsoleApp(gateway)
+    applications: dict[str, ASGIApp] = {"/v1": JsonApp(gateway), "/console": console}
     others = Starlette(routes=[Route("/ready", ready), Mount("/", SqsApp(gateway))])
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request once it is admitted."""
+        if scope["type"] != "http":
+            await answer(scope, receive, send)
+            return
+        try:
+            async with gateway.admissions.of(*asking(gateway, console.sessions, scope)) as admission:
+                await answer({**scope, ADMISSION: admission}, receive, send)
+        except Busy as error:
+            await refusal(error)(scope, receive, send)
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         """Give a request to its application. Patterns of routes do not match all characters that a path may have."""
         prefix = "/" + scope.get("path", "").removeprefix("/").partition("/")[0]
-        refusal = why_refused(scope, gateway.settings) if scope["type"] == "http" else None
-        if refusal is not None:
-            status, text = refusal
+        refused = why_refused(scope, gateway.settings) if scope["type"] == "http" else None
+        if refused is not None:
+            status, text = refused
             await PlainTextResponse(text + "\n", status)(scope, receive, send)
         elif prefix in applications:
             await applications[prefix](
@@ -45,3 +66,26 @@ def make_app(gateway: Gateway) -> ASGIApp:
             await others(scope, receive, send)
 
     return draining(app)
+
+
+def asking(gateway: Gateway, sessions: Sessions, scope: Scope) -> tuple[Owner, User | None]:
+    """Return the owner of a request, and the user if a token or a session shows it. A signature is verified later.
+
+    Balancers that ask for ``/ready`` wait for no other request of their address.
+    """
+    identities = gateway.identities
+    if scope["path"] == "/ready":
+        return owner_of(scope, "/ready"), None
+    if identities.is_open:
+        return owner_of(scope), None
+    headers = headers_of(scope)
+    with suppress(SqsError, Unauthorized):
+        kind, _, token = headers.get("authorization", "").partition(" ")
+        if kind.lower() == "bearer":
+            return owner_of(scope), identities.by_token(token.strip())
+        if (claim := claim_of(headers)) is not None and identities.token_hash_of(claim.name):
+            return owner_of(scope, claim.name), None
+        cookies = cookie_parser(headers.get("cookie", ""))
+        if (session := sessions.read(cookies.get(COOKIE, ""), time.time())) is not None:
+            return owner_of(scope), User(session.name)
+    return owner_of(scope), None

@@ -13,6 +13,7 @@ import trio
 
 from quorumq.client import Client, connect
 from quorumq.gateway.accesskeys import read_keys
+from quorumq.gateway.admission import Admissions
 from quorumq.gateway.identity import Identities, User
 from quorumq.gateway.requests import Bodies, Turns
 from quorumq.gateway.settings import Settings
@@ -38,6 +39,7 @@ class Gateway:
     Attributes:
         identities: finds out who asks.
         turns: turns of users in long requests.
+        admissions: requests that are begun, and those that wait for that.
         stopping: set when the gateway begins to stop: requests that wait for messages are answered without.
     """
 
@@ -47,6 +49,7 @@ class Gateway:
     nursery: trio.Nursery
     bodies: Bodies = field(default_factory=Bodies)
     turns: Turns = field(default_factory=Turns)
+    admissions: Admissions = field(default_factory=Admissions)
     stopping: trio.Event = field(default_factory=trio.Event)
 
     def client(self, user: User) -> AbstractAsyncContextManager[Client]:
@@ -81,7 +84,9 @@ async def running(settings: Settings, connecting: Connecting | None = None) -> A
         nursery.start_soon(users.close_idle)
         if clients is not None:
             nursery.start_soon(_reread, clients)
-        yield Gateway(settings, Identities(clients, keys), users, nursery)
+        gateway = Gateway(settings, Identities(clients, keys), users, nursery)
+        nursery.start_soon(gateway.admissions.run)
+        yield gateway
         nursery.cancel_scope.cancel()
 
 

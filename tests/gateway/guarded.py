@@ -45,9 +45,10 @@ class Guarded(NamedTuple):
     keys: tuple[bytes, ...]
     path: Path
 
-    def sdk(self, name: str) -> Sdk:
-        """An SDK with the access key of a client."""
-        return Sdk(self.app, name, secret_access_key(self.keys[0], name, ENTRIES[name].token))
+    def sdk(self, name: str, app: Any = None, token: str = "") -> Sdk:
+        """An SDK with the access key of a client, for SQS alone or a whole application."""
+        token = token or ENTRIES[name].token
+        return Sdk(app or self.app, name, secret_access_key(self.keys[0], name, token))
 
 
 @asynccontextmanager

@@ -21,11 +21,12 @@ from typing import Any, Final
 import trio
 import trio.testing
 
+from quorumq.gateway.accesskeys import secret_access_key
 from quorumq.gateway.app import make_app
 from quorumq.gateway.sqs.signature import HttpRequest
 from quorumq.node.clients import Entry, new_token
 from tests.gateway.guarded import GATE_ENTRY, guarded
-from tests.gateway.sdk import Sdk
+from tests.gateway.sdk import URL, Sdk
 
 CYCLES: Final = 25
 """Cycles of the calm user in a turn."""
@@ -36,24 +37,26 @@ MIB: Final = 1024 * 1024
 FORGED: Final = "QQ" * 60
 
 
-class Stranger(Sdk):
-    """An SDK of SQS with a wrong secret, which signs equal bodies once: that is not the gateway's work."""
+class Signer(Sdk):
+    """An SDK of SQS that signs equal requests once: that is not the gateway's work."""
 
-    headers: dict[bytes | bytearray, dict[str, str]]
+    def __init__(self, app: Any, name: str, secret: str) -> None:
+        super().__init__(app, name, secret)
+        self.known: dict[tuple[str, bytes], dict[str, str]] = {}
 
     def signed(self, request: HttpRequest) -> dict[str, str]:
-        if request.body not in self.headers:
-            self.headers[request.body] = super().signed(request)
-        return self.headers[request.body]
+        key = request.headers["x-amz-target"], bytes(request.body)
+        if key not in self.known:
+            self.known[key] = super().signed(request)
+        return self.known[key]
 
 
 class User:
-    """A user of the JSON interface, and a stranger who knows its name."""
+    """A user of JSON and SQS, and a stranger who knows its name."""
 
-    def __init__(self, app: Any, name: str, token: str) -> None:
+    def __init__(self, app: Any, name: str, token: str, secret: str) -> None:
         self.sdk, self.name = Sdk(app), name
-        self.stranger = Stranger(app, name, "wrong")
-        self.stranger.headers = {}
+        self.signer, self.stranger = Signer(app, name, secret), Signer(app, name, "wrong")
         self.headers = {"content-type": "application/json", "authorization": f"Bearer {token}"}
 
     async def post(self, path: str, body: bytes) -> Any:
@@ -102,6 +105,24 @@ async def lying(user: User) -> None:
     assert answer.status == 403, answer.body
 
 
+def asking(action: str, status: int, **params: Any) -> Attack:
+    """Return an attack by one request of SQS, which has an answer of ``status``."""
+    body = json.dumps({"QueueUrl": f"{URL}/hostile-jobs", **params}).encode()
+
+    async def ask(user: User) -> None:
+        sdk = user.stranger if status == 403 else user.signer
+        answer = await sdk.send(body, {"x-amz-target": f"AmazonSQS.{action}"})
+        assert answer.status == status, answer.body
+
+    return ask
+
+
+async def nameless(user: User) -> None:
+    """Send a request without a token."""
+    answer = await user.sdk.send(b"", {}, method="GET", path="/v1/topics")
+    assert answer.status == 401, answer.body
+
+
 JOBS: Final = "/topics/hostile-jobs/messages"
 ATTACKS: Final[dict[str, tuple[int, Attack]]] = {
     "100 long polls": (100, posting("/topics/hostile-jobs/groups/g/fetch", b'{"max_wait": 20}')),
@@ -119,6 +140,13 @@ ATTACKS: Final[dict[str, tuple[int, Attack]]] = {
     ),
     "4 bodies of 4 MiB to SQS with a wrong signature": (4, lying),
     "4 searches of 10,000 messages": (4, searching),
+    "16 fetches of nothing": (16, posting("/topics/hostile-jobs/groups/g/fetch", b"{}")),
+    "16 bodies that are no JSON": (16, posting(JOBS, b"{")),
+    "16 requests without a token": (16, nameless),
+    "16 ReceiveMessage of nothing": (16, asking("ReceiveMessage", 200)),
+    "16 SendMessage": (16, asking("SendMessage", 200, MessageBody="x")),
+    "16 SendMessageBatch of nothing": (16, asking("SendMessageBatch", 400)),
+    "16 SendMessage with a wrong signature": (16, asking("SendMessage", 403, MessageBody="x")),
 }
 """Requests in flight, and each of them."""
 
@@ -171,7 +199,10 @@ async def main(*words: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         async with guarded(Path(folder), entries) as it:
             app = make_app(it.gateway)
-            calm, hostile = (User(app, name, token) for name, token in tokens.items())
+            calm, hostile = (
+                User(app, name, token, secret_access_key(it.keys[0], name, entries[name].token))
+                for name, token in tokens.items()
+            )
             for user in (calm, hostile):
                 await user.cycle()
             for _ in range(10):

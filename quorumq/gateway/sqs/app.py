@@ -8,9 +8,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from quorumq.core.values.errors import QuorumqError
+from quorumq.gateway.admission import ADMISSION
 from quorumq.gateway.gateway import Gateway
 from quorumq.gateway.identity import ANYBODY, User
-from quorumq.gateway.requests import LONG_BYTES, Left, Receive, is_from_page, owner_of
+from quorumq.gateway.requests import LONG_BYTES, Left, Owner, Receive, is_from_page, owner_of
 from quorumq.gateway.sqs import protocol
 from quorumq.gateway.sqs.attributes import AttributeCache
 from quorumq.gateway.sqs.call import REGION, Call, Params
@@ -146,10 +147,15 @@ class SqsApp:
             request = request._replace(body=body)
             turn = self._gateway.turns.of(owner)  # while it is there, others rest
             if len(body) <= LONG_BYTES:
-                user, asked = self._user(request, claim), protocol.parse(request)
+                user, asked = self._user(request, claim, owner), protocol.parse(request)
             else:
                 async with turn:
-                    user, asked = self._user(request, claim), await turn.finish(protocol.parsing(request))
+                    user, asked = (
+                        self._user(request, claim, owner),
+                        await turn.finish(protocol.parsing(request)),
+                    )
+            if (admission := scope.get(ADMISSION)) is not None:
+                await admission.prove(user)
             action = self.actions.get(asked.action)
             if action is None:
                 raise SqsError(
@@ -167,10 +173,14 @@ class SqsApp:
                 )
                 return asked.action, await action(call)
 
-    def _user(self, request: HttpRequest, claim: Claim | None) -> User:
+    def _user(self, request: HttpRequest, claim: Claim | None, owner: Owner) -> User:
         if claim is None or self._gateway.identities.is_open:
             return ANYBODY
-        verify(request, claim, self._gateway.identities.secrets_of)
+        try:
+            verify(request, claim, self._gateway.identities.secrets_of)
+        except SqsError:
+            self._gateway.admissions.drop(owner)
+            raise
         return self._gateway.identities.by_name(claim.name)
 
     def _base_url(self, scope: Mapping[str, Any], headers: Mapping[str, str]) -> str:
