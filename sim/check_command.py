@@ -11,7 +11,8 @@ from pathlib import Path
 import click
 
 from quorumq.core.values.errors import NotFound, StorageError, UsageError
-from quorumq.history import HistoryError, Row, histories_of, read_history
+from quorumq.history import HistoryError, Row
+from quorumq.history.reader import histories_of, read_history
 from sim import command_line
 from sim.checkers import check_history
 

@@ -25,7 +25,7 @@ from quorumq.audit.findings import Finding, Judged
 from quorumq.audit.lines import Lines, Summary
 from quorumq.audit.table import Table, joined
 from quorumq.core.values.errors import NotFound, StorageError, UsageError
-from quorumq.history import LINE_BYTES_MAX, SUFFIXES
+from quorumq.history.reader import LINE_BYTES_MAX, SUFFIXES
 
 from .folders import Folder, system_of
 from .session import exactly

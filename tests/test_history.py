@@ -21,16 +21,15 @@ from quorumq.history import (
     HistoryError,
     HistoryWriter,
     check_row,
-    histories_of,
     owner_text,
     parse_owner,
     parse_producer_id,
     producer_id_text,
-    read_history,
     spans_value,
     token_text,
 )
 from quorumq.history.__main__ import lines
+from quorumq.history.reader import histories_of, read_history
 
 PAGE = Path(__file__).parents[1] / "docs" / "history.md"
 PRODUCER_ID = ProducerId("node-a", 3, (1 << 64) - 1, 7)

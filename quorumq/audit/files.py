@@ -18,7 +18,7 @@ from quorumq.audit.lines import Lines, Summary
 from quorumq.audit.table import Table, joined
 from quorumq.core.values.errors import NotFound, StorageError, UsageError
 from quorumq.core.values.printable import plural
-from quorumq.history import LINE_BYTES_MAX, SUFFIXES, histories_of
+from quorumq.history.reader import LINE_BYTES_MAX, SUFFIXES, histories_of
 
 T = TypeVar("T")
 

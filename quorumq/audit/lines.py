@@ -32,7 +32,8 @@ from quorumq.audit.reasons import (
 )
 from quorumq.audit.solver import RATE_MAX, without_collection
 from quorumq.audit.table import ROW, Call, Floats, More, Numbers, Space, Table, Writer, spread
-from quorumq.history import COMMON, FIELDS, KINDS, LINE_BYTES_MAX, VERSION, Row
+from quorumq.history import COMMON, FIELDS, KINDS, VERSION, Row
+from quorumq.history.reader import LINE_BYTES_MAX
 
 DUE_SLACK_S: Final = 0.05
 """Seconds that a delay may end too early without a remark: times of day are in milliseconds, and are read twice."""

@@ -10,7 +10,8 @@ from typing import Annotated, Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from quorumq.history import COMMON, FIELDS, KINDS, LINE_BYTES_MAX, VERSION, Field, Row
+from quorumq.history import COMMON, FIELDS, KINDS, VERSION, Field, Row
+from quorumq.history.reader import LINE_BYTES_MAX
 
 SPAN_MESSAGES_MAX: Final = 1 << 24
 """A span of more messages than that was not written by quorumq: a batch is far smaller."""

@@ -163,7 +163,8 @@ def _lines(paths: tuple[Path, ...], life: Life) -> list[Row]:
     """Return the lines that histories have on the message."""
     if not paths:
         return []
-    from quorumq.history import producer_id_text, read_history, topic_label
+    from quorumq.history import producer_id_text, topic_label
+    from quorumq.history.reader import read_history
 
     label, producer_id = (
         topic_label(life.id.partition.topic, life.topic),

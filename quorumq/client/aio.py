@@ -32,7 +32,7 @@ import trio
 
 from quorumq.client import client as waiting
 from quorumq.client.admin.counts import Match
-from quorumq.client.base.background import by_async_with
+from quorumq.client.base.entry import by_async_with
 from quorumq.client.base.message import Message, MessageId
 from quorumq.client.base.options import NewMessage as NewMessage
 from quorumq.client.base.options import Options, Outgoing

@@ -27,7 +27,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, 
 
 from quorumq.client import client as waiting
 from quorumq.client.base import message as delivered
-from quorumq.client.base.background import by_with
+from quorumq.client.base.entry import by_with
 from quorumq.client.base.message import MessageId, Outcome, Settleable, ids_of
 from quorumq.client.base.options import NewMessage as NewMessage
 from quorumq.client.base.options import Options, Outgoing, refuse

@@ -23,8 +23,9 @@ from quorumq.client.admin.groups import GroupCalls
 from quorumq.client.admin.peek import Peek, PeekCalls, Redriven
 from quorumq.client.admin.show import ShowCalls
 from quorumq.client.admin.topics import TopicCalls
-from quorumq.client.base.background import background, by_async_with
+from quorumq.client.base.background import background
 from quorumq.client.base.context import Context
+from quorumq.client.base.entry import by_async_with
 from quorumq.client.base.history import History
 from quorumq.client.base.message import Message, MessageId, ids_of
 from quorumq.client.base.names import names_of

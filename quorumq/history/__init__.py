@@ -9,7 +9,6 @@ promise that two machines' clocks agree (each line carries its own uncertainty),
 kill: a writer buffers.
 """
 
-from quorumq.history.reader import LINE_BYTES_MAX, SUFFIXES, histories_of, read_history
 from quorumq.history.schema import COMMON, FIELDS, KINDS, VERSION, Field, HistoryError, KindOf, Row, check_row
 from quorumq.history.values import (
     label_after,
@@ -30,8 +29,6 @@ __all__ = [
     "COMMON",
     "FIELDS",
     "KINDS",
-    "LINE_BYTES_MAX",
-    "SUFFIXES",
     "VERSION",
     "Field",
     "HistoryError",
@@ -40,14 +37,12 @@ __all__ = [
     "Row",
     "boot",
     "check_row",
-    "histories_of",
     "label_after",
     "mono_clock",
     "producer_id_text",
     "owner_text",
     "parse_producer_id",
     "parse_owner",
-    "read_history",
     "layout_values",
     "register_value",
     "settings_value",

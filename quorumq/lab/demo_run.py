@@ -17,7 +17,8 @@ from quorumq.cli.probe import Unreachable
 from quorumq.client import Client, MessageId, connect
 from quorumq.client.client import suspending_clock
 from quorumq.core.values.errors import QuorumqError, TooFewReplicas
-from quorumq.history import HistoryWriter, producer_id_text, read_history
+from quorumq.history import HistoryWriter, producer_id_text
+from quorumq.history.reader import read_history
 from quorumq.lab.demo_input import Chunk, chunks_of_installation, installation_files, malformed_chunks
 from quorumq.lab.demo_verdict import Account, Killed, MessageKey, Stopped, Tail, Verdict, check
 from quorumq.lab.demo_view import NodeScene, Scene, View, Worker

@@ -18,7 +18,8 @@ import trio
 from quorumq.client import Client, Task, TooFewReplicas, connect
 from quorumq.core.messages import Peeked
 from quorumq.core.values.errors import NotFound, QuorumqError
-from quorumq.history import HistoryWriter, Row, read_history, spans_value
+from quorumq.history import HistoryWriter, Row, spans_value
+from quorumq.history.reader import read_history
 from quorumq.lab.local import HISTORIES, NodeDied, NotReady
 from sim.checkers import Violation
 from sim.fault_plan import Fault

@@ -24,7 +24,8 @@ from quorumq.client import (
 )
 from quorumq.core import messages as m
 from quorumq.core.values.types import Kind
-from quorumq.history import HistoryWriter, read_history
+from quorumq.history import HistoryWriter
+from quorumq.history.reader import read_history
 from tests.client.fake import connected, failing, fake_cluster, serving
 from tests.client.steps import jobs, publish, take
 

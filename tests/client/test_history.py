@@ -11,7 +11,8 @@ import trio
 
 from quorumq.client import Conflict, NotFound, OutcomeUnknown
 from quorumq.core.messages import AckRequest, Publish
-from quorumq.history import HistoryWriter, Row, check_row, producer_id_text, read_history
+from quorumq.history import HistoryWriter, Row, check_row, producer_id_text
+from quorumq.history.reader import read_history
 from tests.client.fake import connected, fake_cluster, serving
 from tests.client.steps import publish, take
 

@@ -21,7 +21,8 @@ from click.testing import CliRunner
 from quorumq.cli.main import main
 from quorumq.client import Client, Message, MessageId, connect
 from quorumq.core.values.errors import Unanswered
-from quorumq.history import HistoryWriter, read_history
+from quorumq.history import HistoryWriter
+from quorumq.history.reader import read_history
 from quorumq.lab.demo_verdict import Account, keys_of
 from quorumq.lab.local import LocalCluster
 from tests.e2e.added import Members, exported

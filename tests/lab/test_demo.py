@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from quorumq.cli.main import main
-from quorumq.history import read_history
+from quorumq.history.reader import read_history
 from quorumq.lab.demo_verdict import ACKED_OUTCOMES
 from sim.checkers import check_history
 from sim.checkers.exclusive import Exclusive

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from quorumq.core.values.types import Incarnation, Owner, ProducerId, Span, Stamp
-from quorumq.history import HistoryWriter, Row, owner_text, read_history, spans_value, token_text
+from quorumq.history import HistoryWriter, Row, owner_text, spans_value, token_text
+from quorumq.history.reader import read_history
 from quorumq.lab.demo_verdict import Account, Killed, MessageKey, Stopped, Tail, Verdict, check
 
 PRODUCER_ID = ProducerId("n1", 1, 0xABC, 0)

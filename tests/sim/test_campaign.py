@@ -15,7 +15,7 @@ from quorumq.core.messages import ReceiptPart, RejectRequest
 from quorumq.core.node.voter import Voter
 from quorumq.core.partition.batches import Batches, Missing
 from quorumq.core.values.types import Now, Span
-from quorumq.history import read_history
+from quorumq.history.reader import read_history
 from sim.__main__ import main
 from sim.campaign import Report, run_campaign
 from sim.checkers import check_history

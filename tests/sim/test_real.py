@@ -22,7 +22,8 @@ import trio
 from click.testing import CliRunner
 
 from quorumq.core.values.errors import NotFound, UsageError
-from quorumq.history import HistoryWriter, read_history
+from quorumq.history import HistoryWriter
+from quorumq.history.reader import read_history
 from quorumq.lab.local import NotReady
 from quorumq.lab.ports import free_ports
 from sim.__main__ import main

@@ -11,7 +11,7 @@ import trio
 from click.testing import CliRunner
 
 from quorumq.core.messages.effects import CleanStop, Event
-from quorumq.history import read_history
+from quorumq.history.reader import read_history
 from sim.__main__ import main
 from sim.checkers import check_history
 from sim.real.plan import KINDS
