@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
 
 import pytest
-from hypothesis import strategies as st
 
 from quorumq.core import messages as m
 from quorumq.core.partition.backlog import backlog_of
@@ -17,7 +15,6 @@ from quorumq.wire.batch import Message, encode_record, pack_spans
 from tests.core.cluster import Cluster
 from tests.core.steps import fetch, receipts
 from tests.core.work import QUIET, answered, filled, steps_of, with_holes
-from tests.seeds import property_of
 
 
 def backlog(batches: int, **more: object) -> tuple[Cluster, Topic, ProducerId]:
@@ -256,49 +253,3 @@ def test_no_batch_is_reclaimed_while_a_group_that_reads_it_has_no_view(
     cluster.advance(5.0)
     assert len(replica.batches.stored) == 1, "the other group has not settled it"
     assert not replica.views.unmade
-
-
-WORK = st.one_of(
-    st.just(("publish",)),
-    st.tuples(
-        st.just("take"), st.sampled_from("gh"), st.integers(1, 5), st.sampled_from(["ack", "reject", "keep"])
-    ),
-    st.tuples(st.just("rewind"), st.sampled_from("gh"), st.sampled_from(["earliest", "latest", "time"])),
-    st.tuples(st.just("set"), st.sampled_from("gh")),
-    st.tuples(st.just("delete"), st.sampled_from("gh")),
-    st.tuples(st.just("pass"), st.sampled_from([0.0, 0.01, 3.0])),
-)
-
-
-@property_of(st.lists(WORK, max_size=14), st.integers(1, 4), count=10, of=80)
-def test_whatever_happens_while_groups_look_they_come_to_report_what_they_should(
-    work: list[tuple[Any, ...]], looks: int
-) -> None:
-    """`Views.check` compares the ready and kept messages with their definition, when no step is left to do."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(limits, "LOOKS_PER_STEP", looks)
-        cluster, topic, producer_id = backlog(8, hold_time_max=10.0)
-        cluster.checks, seq = True, 8
-        for action, *how in work:
-            if action == "publish":
-                cluster.submit("b", m.Publish(cluster.batch(topic, producer_id, seq, [b"x", b"y"])))
-                seq += 2
-            elif action == "take":
-                key = cluster.submit("a", fetch(how[0], most=how[1], hold_time=2.0))
-                got = receipts(reply) if isinstance(reply := cluster.replies.get(key), m.FetchReply) else ()
-                if got and how[2] == "ack":
-                    cluster.submit("b", m.AckRequest(got))
-                elif got and how[2] == "reject":
-                    cluster.submit("c", m.RejectRequest(got, 0.5, None))
-            elif action == "rewind":
-                cluster.submit("a", m.SetGroup("jobs", how[0], how[1], cluster.now.wall_ms - 4, rewind=True))
-            elif action in ("set", "delete"):
-                cluster.submit(
-                    "b", m.SetGroup("jobs", how[0]) if action == "set" else m.DeleteGroup("jobs", how[0])
-                )
-            else:
-                cluster.advance(how[0])
-        cluster.advance(12.0)
-        for core in cluster.nodes.values():
-            assert not core.state.backfill
-            core.check(cluster.now)

@@ -8,12 +8,10 @@ from quorumq.core import messages as m
 from quorumq.core.cluster.topics import first_topic
 from quorumq.core.messages.effects import Effect, LinkDown, Persist, Received, Send
 from quorumq.core.messages.records import DecisionPut, TopicPut
-from quorumq.core.values.types import Group, Instance, NodeId, Span, Stamp, Topic, topic_id
-from tests.core.chaos import Chaos
+from quorumq.core.values.types import Group, Instance, Stamp, Topic, topic_id
 from tests.core.cluster import Cluster
 from tests.core.network import hand_over, held_back, wipe
 from tests.core.steps import check_failed
-from tests.seeds import seeds
 
 
 def created(reply: object) -> Topic:
@@ -541,127 +539,3 @@ def test_registers_promises_and_proposals_are_durable_before_they_are_answered()
         ((records, again),) = told(message)
         assert records == 0, "there is nothing new to write, and it waits for what was written"
         assert isinstance(again, type(reply))
-
-
-# ------------------------------------------------------------------------------ in any order
-
-
-class Creating(Chaos):
-    """Operators create, delete, and publish; every creation asks for a retention that no other asks for."""
-
-    def __init__(self, seed: int) -> None:
-        self.asked: dict[int, m.CreateTopic] = {}
-        self.deleting: dict[bytes, None] = {}
-        self.served: dict[int, Topic] = {}  # by deletions, as it was born
-        self.publishing: dict[int, tuple[Topic, Span]] = {}
-        super().__init__(3 if seed % 3 else 5, seed, hold_time_max=0.5)
-
-    def some_topic(self) -> Topic | None:
-        topics = [core.topic_named("jobs") for core in self.nodes.values()]
-        known = [topic for topic in topics if topic is not None]
-        return self.draw.choice(known) if known else None
-
-    def create(self) -> None:
-        rf = self.draw.choice([1, 3, 3, len(self.names)])
-        number = len(self.asked) + 1
-        request = m.CreateTopic("jobs", rf, self.draw.randint(1, 3), retention_s=float(number))
-        self.asked[self.submit(self.draw.choice(self.names), request)] = request
-
-    def delete(self) -> None:
-        topic = self.some_topic()
-        if topic is not None:
-            self.deleting[topic.id] = None
-            self.submit(self.draw.choice(self.names), m.DeleteTopic("jobs", topic.id))
-
-    def publish(self) -> None:
-        topic, node = self.some_topic(), self.draw.choice(self.names)
-        session = self.ask(node, m.OpenSession())
-        if topic is not None and not isinstance(session, m.Failed):
-            producer_id = session.producer_id  # type: ignore[union-attr]
-            key = self.submit(node, m.Publish(self.batch(topic, producer_id, 0, [b"x"] * 3)))
-            self.publishing[key] = (topic, Span(producer_id, 0, 3))
-
-    def carry_out(self, name: NodeId, effects: list[Effect]) -> None:
-        """One register per name and deletions is ever served, wherever."""
-        super().carry_out(name, effects)
-        for topic in self.nodes[name].topics.values():
-            if not topic.deleted:
-                first = self.served.setdefault(topic.deletions, topic)
-                assert first == topic, f"{name} serves {topic}, and {first} was served"
-
-    def checker_answers(self) -> None:
-        """Check that no settings answered with `conflict` were served, and that every creation answered OK was."""
-        made = {topic.retention_s for topic in self.served.values()}
-        for key, request in self.asked.items():
-            reply = self.replies.get(key)  # None where the node was killed
-            if isinstance(reply, m.TopicReply):
-                assert request.retention_s in made
-                assert self.served[reply.topic.deletions].retention_s == request.retention_s
-                assert (reply.topic.rf, reply.topic.partitions) == (request.rf, request.partitions)
-            elif reply is not None:
-                assert isinstance(reply, m.Failed)
-                assert reply.code in ("conflict", "outcome-unknown", "not-stored"), reply
-                assert reply.code == "outcome-unknown" or request.retention_s not in made, reply
-
-    def checker_messages(self) -> None:
-        """Check that confirmed messages exist unless their topic may be deleted."""
-        for key, (topic, span) in self.publishing.items():
-            if (
-                isinstance(self.replies.get(key), m.PublishReply)
-                and topic.id not in self.deleting
-                and topic.rf > 1
-            ):
-                here = [
-                    core.state.me
-                    for core in self.nodes.values()
-                    for partition, replica in core.replicas.items()
-                    if partition == (topic.id, 0) and not replica.batches.present.gaps(span)
-                ]
-                assert len(here) > topic.rf // 2, f"{span} of {topic} is at {here}"
-
-
-@pytest.mark.parametrize("seed", seeds(5, 50))
-def test_one_register_of_a_name_is_ever_served(seed: int) -> None:
-    cluster = Creating(seed)
-    cluster.calm = False
-    draw = cluster.draw
-    faults = [cluster.cut, cluster.rejoin, cluster.restart, lambda: cluster.advance(draw.choice([0.3, 6.0]))]
-    if seed % 2:
-        faults.append(cluster.wipe)
-    for _ in range(250):
-        fate = draw.random()
-        if fate < 0.06:
-            cluster.create()
-        elif fate < 0.075:
-            cluster.delete()
-        elif fate < 0.1:
-            cluster.publish()
-        elif fate < 0.13:
-            draw.choice(faults)()
-        else:
-            cluster.deliver()
-    cluster.heal()
-    cluster.checker_answers()
-    cluster.checker_messages()
-    assert len({core.catalogue.register_named("jobs") for core in cluster.nodes.values()}) == 1
-
-
-@pytest.mark.parametrize("count", [6, pytest.param(16, marks=pytest.mark.soak)])
-def test_the_seeds_contain_what_they_are_about(count: int) -> None:
-    conflicts = topics = confirmed = 0
-    for seed in range(count):
-        cluster = Creating(seed)
-        cluster.calm = False
-        for _ in range(200):
-            if cluster.draw.random() < 0.05:
-                cluster.draw.choice([cluster.create, cluster.create, cluster.delete, cluster.publish])()
-            else:
-                cluster.deliver()
-        cluster.heal()
-        cluster.checker_answers()
-        conflicts += sum(is_conflict(reply) for reply in cluster.replies.values())
-        topics += len(cluster.served)
-        confirmed += sum(isinstance(reply, m.PublishReply) for reply in cluster.replies.values())
-    assert conflicts > count * 15 / 16
-    assert topics > count * 25 / 16
-    assert confirmed > count * 8 / 16

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from typing import Any
 
@@ -21,7 +20,6 @@ from quorumq.core.partition.replica import Replica
 from quorumq.core.values import limits
 from quorumq.core.values.types import DERIVED, Kind, PartitionId, ProducerId, Record, Span, Topic
 from quorumq.wire.batch import Message, encode_record, pack_spans
-from tests.core.chaos import Chaos
 from tests.core.cluster import Cluster
 from tests.core.steps import DEATH, fetch, receipts, root_of
 from tests.core.work import STEP_CALLS_MAX, calls, steps_of
@@ -284,11 +282,12 @@ class Kept(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.cluster = Chaos(3, 1, session_idle=5.0, sync_grace=0.1)
+        self.cluster = Cluster(3, 1, session_idle=5.0, sync_grace=0.1)
         self.topic = self.cluster.topic()
         self.sessions: list[tuple[ProducerId, int]] = []
         self.got: list[m.ReceiptPart] = []
         self.derived = 0
+        self.wiped = False
 
     @initialize()
     def begin(self) -> None:
@@ -349,13 +348,19 @@ class Kept(RuleBasedStateMachine):
         }[how]
         self.cluster.submit(node, request)
 
-    @rule(lost=st.sampled_from(["restart", "wipe", "nothing"]), seed=st.integers(0, 3))
-    def lose(self, lost: str, seed: int) -> None:
-        self.cluster.draw = random.Random(seed)
-        if lost == "restart":
-            self.cluster.restart()
-        elif lost == "wipe":
-            self.cluster.wipe()
+    @rule(node=st.sampled_from("abc"))
+    def restart(self, node: str) -> None:
+        self.cluster.crash(node)
+
+    @rule(node=st.sampled_from("abc"))
+    def wipe(self, node: str) -> None:
+        """One node loses its disk, once, if all are trusted."""
+        if not self.wiped and all(core.state.trusted for core in self.cluster.nodes.values()):
+            self.wiped = True
+            self.cluster.kill(node)
+            self.cluster.journals[node] = []
+            self.cluster.dropped[node] = set()
+            self.cluster.start(node)
 
     @rule(mute=st.sampled_from("abc"))
     def miss(self, mute: str) -> None:

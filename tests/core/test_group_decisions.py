@@ -8,11 +8,9 @@ from quorumq.core import messages as m
 from quorumq.core.messages.effects import LinkDown, Request
 from quorumq.core.messages.records import DecisionPut, GroupPut
 from quorumq.core.values.types import Batch, Group, Latest, ProducerId, Topic
-from tests.core.chaos import Chaos
 from tests.core.cluster import Cluster
 from tests.core.network import hand_over, held_back, wipe
 from tests.core.steps import check_failed, fetch, more, outcomes, receipts, spans, with_messages, with_session
-from tests.seeds import seeds
 
 DECIDING = m.Prepare | m.Accept | m.ProposalReply | m.PutGroup | m.PutReply
 
@@ -428,131 +426,6 @@ def test_an_undecided_register_is_deleted_with_its_topic() -> None:
     cluster.hear_all()
     cluster.ask("b", m.DeleteTopic("jobs", topic.id))
     assert not any(core.catalogue.decisions for core in cluster.nodes.values())
-
-
-# ------------------------------------------------------------------------------ in any order
-
-
-class Deciding(Chaos):
-    """One topic; consumers come with groups from earliest and latest, operators make them, at all nodes at once."""
-
-    def __init__(self, seed: int) -> None:
-        super().__init__(3, seed, hold_time_max=0.5, request_timeout=1.0)
-        self.made = self.topic()
-        self.producer_id = self.ask("a", m.OpenSession()).producer_id  # type: ignore[union-attr]
-        self.seq = 0
-        self.asked: dict[int, tuple[str, object]] = {}
-        self.first_asked = False  # a creation, or a FETCH
-        self.confirmed = False
-        self.stored: dict[
-            int, str
-        ] = {}  # requests answered OK: "before" any question about the group, or "after" it was OK
-        self.publishing: dict[int, tuple[int, str]] = {}
-        self.given: dict[int, list[int]] = {}
-        self.acked: set[int] = set()
-        self.acking: dict[int, tuple[int, ...]] = {}
-
-    def sends(self, request: object, kind: str) -> int:
-        key = self.submit(self.draw.choice(self.names), request)
-        self.asked[key] = (kind, request)
-        return key
-
-    def publish(self) -> None:
-        when = "before" if not self.first_asked else "after" if self.confirmed else "during"
-        request = m.Publish(self.batch(self.made, self.producer_id, self.seq, [b"m"]))
-        key = self.sends(request, "publish")
-        self.publishing[key] = (self.seq, when)
-        self.seq += 1
-
-    def act(self) -> None:
-        draw = self.draw
-        match draw.randrange(7):
-            case 0 | 1:
-                self.publish()
-            case 2:
-                self.first_asked = True
-                start = draw.choice(("earliest", "latest", "latest"))
-                self.sends(fetch(most=2, hold_time=0.4)._replace(start=start), "fetch")
-            case 3:
-                self.first_asked = True
-                self.sends(m.SetGroup("jobs", "g", draw.choice(("earliest", "latest"))), "create")
-            case 4 if draw.random() < 0.2:
-                self.cut()
-            case 5 if draw.random() < 0.3:
-                self.rejoin()
-            case 6 if draw.random() < 0.1:
-                self.restart()
-            case _:
-                self.deliver()
-        self.hear()
-
-    def hear(self) -> None:
-        for key in [key for key in self.asked if key in self.replies]:
-            kind, _ = self.asked.pop(key)
-            reply = self.replies[key]
-            if kind == "publish" and isinstance(reply, m.PublishReply):
-                seq, when = self.publishing[key]
-                self.stored[seq] = when
-            elif isinstance(reply, m.GroupReply):
-                self.confirmed = True
-            elif isinstance(reply, m.FetchReply):
-                self.confirmed = True
-                given = receipts(reply)
-                for part in given:
-                    for span in part.spans:
-                        for seq in range(span.start, span.stop):
-                            assert seq not in self.acked, f"{seq} was acked, and is delivered again"
-                if given and self.draw.random() < 0.7:
-                    key = self.sends(m.AckRequest(given), "ack")
-                    self.acking[key] = tuple(
-                        seq for part in given for span in part.spans for seq in range(span.start, span.stop)
-                    )
-                self.note(given)
-            elif kind == "ack":
-                outcomes_ = {verdict.outcome for verdict in getattr(reply, "verdicts", ())}
-                if outcomes_ == {"acked"}:
-                    self.acked.update(self.acking[key])
-
-    def note(self, given: tuple) -> None:  # type: ignore[type-arg]
-        for part in given:
-            for span in part.spans:
-                for seq in range(span.start, span.stop):
-                    self.given.setdefault(seq, []).append(1)
-
-
-def judged(cluster: Deciding) -> None:
-    cluster.heal()
-    cluster.hear()
-    made = cluster.ask("a", m.SetGroup("jobs", "g"), of=m.GroupReply)
-    assert all(list(groups.values()) == [made.group] for groups in registers(cluster)), "of one mind"
-    assert made.group.generation == 0, "nobody has asked for a change"
-    for _ in range(40):
-        got = receipts(cluster.ask(cluster.draw.choice(cluster.names), fetch(hold_time=0.4)))
-        for part in got:
-            for span in part.spans:
-                assert not cluster.acked & set(range(span.start, span.stop)), "acked, and delivered again"
-        cluster.note(got)
-        cluster.ask("a", m.AckRequest(got))
-        cluster.advance(1.0)
-    for seq, when in cluster.stored.items():
-        if when == "after" or (made.group.latest == Latest.NO):
-            assert seq in cluster.given, (
-                f"{seq}, published {when} the group was OK, was lost to it: {made.group}"
-            )
-        if when == "before" and made.group.latest:
-            assert seq not in cluster.given, f"{seq} was there before anybody asked for the group"
-
-
-@pytest.mark.parametrize("seed", seeds(3, 40))
-def test_groups_begin_once_whoever_asks_for_them_and_whatever_is_lost(seed: int) -> None:
-    cluster = Deciding(seed)
-    for _ in range(3):
-        cluster.publish()
-    cluster.hear()
-    cluster.calm = False
-    for _ in range(150):
-        cluster.act()
-    judged(cluster)
 
 
 def test_one_request_of_a_node_proposes_at_a_time() -> None:

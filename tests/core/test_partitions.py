@@ -10,11 +10,9 @@ from quorumq.core import messages as m
 from quorumq.core.cluster.topics import with_partitions
 from quorumq.core.messages.effects import LinkDown
 from quorumq.core.values.types import PartitionId, Topic
-from tests.core.chaos import Chaos
 from tests.core.cluster import Cluster
 from tests.core.network import hand_over
 from tests.core.steps import outcomes, receipts
-from tests.seeds import seeds
 
 
 class Five(Cluster):
@@ -330,130 +328,6 @@ def test_a_rewind_and_a_proposal_at_one_node_see_each_other(first: str) -> None:
     cluster.came(rewinding)
     for node in (cluster.z, cluster.v, cluster.w):
         assert cluster.nodes[node].catalogue.groups[(cluster.made.id, "g")].generation == 1
-
-
-# ----------------------------------------------------------------------------- in any order
-
-
-class Changing(Chaos):
-    """One topic of five nodes; operators add partitions, make and rewind groups, and one of them deletes it."""
-
-    def __init__(self, seed: int) -> None:
-        super().__init__(5, seed, hold_time_max=0.5)
-        self.first = self.topic()
-        self.rewound: dict[str, int] = {}  # the newest generation of a group that was confirmed
-        self.pending: dict[
-            int, tuple[object, int]
-        ] = {}  # requests, and the generation that was confirmed before
-        self.deleted = False
-        self.after: set[int] = set()  # requests that were sent after the deletion was confirmed
-        self.seen: dict[str, int] = {}
-
-    def sends(self, request: object) -> None:
-        confirmed = self.rewound.get(request.group, 0) if isinstance(request, m.Fetch) else 0
-        key = self.submit(self.draw.choice(self.names), request)
-        self.pending[key] = (request, confirmed)
-        if self.deleted:
-            self.after.add(key)
-
-    def operate(self, *, delete: bool) -> None:
-        draw = self.draw
-        registers = [core.topics.get(self.first.id, self.first) for core in self.nodes.values()]
-        newest = max(topic.all_partitions for topic in registers)
-        partition = draw.randrange(newest)
-        grown = with_partitions(self.first, newest, self.names)
-        match draw.randrange(7 if delete else 6):
-            case 0:
-                self.sends(m.AlterTopic("jobs", partitions=min(4, newest + draw.randint(0, 1))))
-            case 1:
-                self.sends(
-                    m.SetGroup("jobs", draw.choice("gh"), draw.choice(["earliest", "latest"]), rewind=True)
-                )
-            case 2:
-                self.sends(m.SetGroup("jobs", draw.choice("gh")))
-            case 3 | 4:
-                node = draw.choice(self.names)
-                session = self.ask(node, m.OpenSession())
-                if not isinstance(session, m.Failed):
-                    self.sends(m.Publish(self.batch(grown, session.producer_id, 0, [b"x"], partition)))  # type: ignore[union-attr]
-            case 5:
-                group = draw.choice("gh")
-                self.sends(
-                    m.Fetch(("jobs",), group, 9, 1 << 20, 1, 0, 0.0, 0.3, 0.0, partitions=(partition,))
-                )
-            case 6:
-                self.sends(m.DeleteTopic("jobs", self.first.id))
-
-    def check_all(self) -> None:
-        for key in [key for key in self.pending if key in self.replies]:
-            request, confirmed = self.pending.pop(key)
-            reply = self.replies[key]
-            name = f"{type(request).__name__} {type(reply).__name__}"
-            self.seen[name] = self.seen.get(name, 0) + 1
-            if isinstance(request, m.DeleteTopic) and isinstance(reply, m.TopicReply):
-                self.deleted = True
-            elif isinstance(reply, m.GroupReply):
-                group = reply.group
-                self.rewound[group.name] = max(self.rewound.get(group.name, 0), group.generation)
-            elif isinstance(reply, m.PublishReply | m.TopicReply):
-                assert key not in self.after, f"{request} was {name} after the topic was deleted"
-            elif isinstance(reply, m.FetchReply):
-                got = [item.receipt.generation for item in receipts(reply)]
-                assert all(generation >= confirmed for generation in got), (
-                    f"{got}, and {confirmed} was confirmed"
-                )
-                assert key not in self.after or not got
-
-
-@pytest.mark.parametrize("delete", [False, True])
-@pytest.mark.parametrize("seed", seeds(2, 12))
-def test_nothing_that_was_confirmed_is_undone_by_who_does_not_know(seed: int, delete: bool) -> None:
-    cluster = run(seed, delete)
-    cluster.heal()
-    cluster.check_all()
-    assert len({core.catalogue.register_named("jobs") for core in cluster.nodes.values()}) == 1
-
-
-def run(seed: int, delete: bool) -> Changing:
-    cluster = Changing(seed)
-    cluster.calm = False
-    draw = cluster.draw
-    faults = [
-        cluster.cut,
-        cluster.cut,
-        cluster.rejoin,
-        cluster.restart,
-        lambda: cluster.advance(draw.choice([0.3, 6.0])),
-    ]
-    if seed % 2:
-        faults.append(cluster.wipe)
-    for step in range(400):
-        fate = draw.random()
-        if fate < 0.12:
-            cluster.operate(delete=delete and step > 150)
-        elif fate < 0.14:
-            draw.choice(faults)()
-        else:
-            cluster.deliver()
-        cluster.check_all()
-    return cluster
-
-
-def test_the_seeds_contain_what_they_are_about() -> None:
-    seen: dict[str, int] = {}
-    for seed in (9, 22, 24, 26):
-        cluster = run(seed, delete=bool(seed % 2))
-        cluster.heal()
-        cluster.check_all()
-        for name, count in cluster.seen.items():
-            seen[name] = seen.get(name, 0) + count
-    answered = (
-        "AlterTopic TopicReply",
-        "DeleteTopic TopicReply",
-        "SetGroup GroupReply",
-        "Publish PublishReply",
-    )
-    assert min(seen.get(kind, 0) for kind in (*answered, "Fetch FetchReply")) > 3
 
 
 @pytest.mark.parametrize("proposal", [False, True])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 
 import pytest
@@ -302,38 +301,6 @@ def test_a_learner_is_no_member_that_is_removed() -> None:
     assert kept_on("d", raised, ("a",)) == ["jobs/0"]
     assert kept_on("d", topic._replace(next_layout=raised.layout), ("a",)) == ["jobs/0"]
     assert "d" in nodes_of(raised.layout)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("rf", [1, 3])
-@pytest.mark.parametrize("seed", range(2))
-def test_a_raise_comes_to_its_end_after_any_faults(rf: int, seed: int) -> None:
-    """Nodes stop, and learners lose their disks, at random; once all are up the raise ends, and all is there."""
-    draw = random.Random(seed)
-    cluster, topic, members, others = made(rf)
-    publish(cluster, others[0], topic, 0)
-    raise_to(cluster, rf + 2)
-    down: list[str] = []
-    for _ in range(12):
-        name = draw.choice(cluster.names)
-        if down and draw.random() < 0.6:
-            cluster.start(down.pop(0))
-        elif name not in down:
-            cluster.kill(name)
-            has_slot = any(
-                name in current(cluster, each, topic).replicas[0]
-                for each in cluster.names
-                if each not in (*down, name)
-            )
-            if draw.random() < 0.3 and not has_slot and name not in members and len(down) < 2:
-                cluster.journals[name] = []
-            down.append(name)
-        cluster.advance(draw.choice((0.01, 0.3, 2.5)))
-    cluster.start(down, 30.0)
-    known = current(cluster, others[0], topic)
-    assert len(known.replicas[0]) == rf + 2
-    assert known.placement(0).before == ()  # type: ignore[union-attr]
-    assert all(is_voter(cluster, name, topic) for name in known.replicas[0])
-    assert drained(cluster, others[0]) == 3
 
 
 def test_a_raise_of_many_partitions_costs_few_layouts_and_messages() -> None:

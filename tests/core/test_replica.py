@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from quorumq.core import messages as m
 from quorumq.core.messages.effects import Damaged, Unsent
 from quorumq.core.messages.records import BatchStored
 from quorumq.core.values import limits
-from quorumq.core.values.types import Death, ProducerId, Span, Stamp, Topic
+from quorumq.core.values.types import Death, ProducerId, Stamp, Topic
 from tests.core.cluster import Cluster
 from tests.core.steps import (
     check_failed,
@@ -22,7 +20,6 @@ from tests.core.steps import (
     with_messages,
     with_session,
 )
-from tests.seeds import seeds
 
 
 def sizes(reply: object) -> int:
@@ -362,62 +359,6 @@ def test_an_attempt_counts_once_though_a_peer_counts_it_before_the_hold_ends_her
         assert [lease.attempts.ended for _, lease in counts[name].leases.items()] == [1], name
     (again,) = cluster.ask("c", fetch()).slices  # type: ignore[union-attr]
     assert again.deliveries[0].attempt == 2
-
-
-# --------------------------------------------------------------------- against a model
-
-
-@pytest.mark.parametrize("seed", seeds(1, 8))
-def test_a_long_random_life_loses_and_repeats_nothing(seed: int) -> None:
-    """Publishes, fetches, acks, rejects and passing time on three nodes, against plain sets."""
-    rng = random.Random(seed)
-    cluster = Cluster(seed=seed, hold_time_max=60.0)
-    topic, producer_id = opened(cluster, partitions=2, max_deliveries=1000)
-    sent: set[tuple[int, int]] = set()
-    acked: set[tuple[int, int]] = set()
-    nexts = [0, 0]
-    held: list[tuple[float, object]] = []
-    for _ in range(300):
-        node = rng.choice("abc")
-        match rng.randrange(6):
-            case 0:
-                number, count = rng.randrange(2), rng.randrange(1, 40)
-                cluster.ask(
-                    node, m.Publish(cluster.batch(topic, producer_id, nexts[number], [b"x"] * count, number))
-                )
-                sent |= {(number, seq) for seq in range(nexts[number], nexts[number] + count)}
-                nexts[number] += count
-            case 1 | 2:
-                hold = rng.uniform(0.5, 5)
-                for item in receipts(
-                    cluster.ask(node, fetch(most=rng.randrange(1, 50), hold_time=hold), 0.06)
-                ):
-                    span: Span = item.receipt.span
-                    ids = {(item.receipt.partition.number, seq) for seq in range(span.start, span.stop)}
-                    assert not ids & acked, "delivered after ack"
-                    assert ids <= sent, "out of thin air"
-                    held.append((cluster.time + hold, item))
-            case 3 | 4:
-                if held:
-                    until, item = held.pop(rng.randrange(len(held)))
-                    cut = item.receipt.span._replace(
-                        start=rng.randrange(item.receipt.span.start, item.receipt.span.stop)
-                    )
-                    for outcome in outcomes(cluster.ask(node, m.AckRequest((item._replace(spans=(cut,)),)))):
-                        assert outcome.startswith("acked")
-                        assert outcome == "acked" or cluster.time > until - 0.1 * 60
-                    acked |= {(item.receipt.partition.number, seq) for seq in range(cut.start, cut.stop)}
-            case 5:
-                cluster.advance(rng.uniform(0, 2))
-    cluster.advance(10)
-    unacked = set()
-    for _ in range(200):
-        for item in receipts(cluster.ask(rng.choice("abc"), fetch(most=1000, hold_time=60.0), 0.06)):
-            span = item.receipt.span
-            unacked |= {(item.receipt.partition.number, seq) for seq in range(span.start, span.stop)}
-        if unacked | acked == sent:
-            break
-    assert unacked == sent - acked
 
 
 def test_a_page_of_peek_ends_inside_a_batch_and_goes_on_there() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import strategies as st
 
 from quorumq.core import messages as m
 from quorumq.core.messages.records import BatchStored
@@ -12,7 +11,6 @@ from quorumq.core.values import limits
 from quorumq.core.values.types import PartitionId
 from tests.core.cluster import Cluster
 from tests.core.steps import check_failed, fetch, opened, outcomes, publish_first, receipts
-from tests.seeds import property_of
 
 YEAR_MS = 365 * 86_400_000
 WRONG = {"ahead": YEAR_MS, "behind": -YEAR_MS}
@@ -263,54 +261,6 @@ def test_a_node_whose_clock_alone_says_due_does_not_ask_all_the_time() -> None:
         cluster.advance(0.1)
         assert got(cluster, "a", 1.0) == 0
     assert len(answers) <= 6, "two replicas, three rounds in 10 s"
-
-
-@property_of(
-    count=10,
-    of=80,
-    steps=st.lists(
-        st.tuples(
-            st.sampled_from(["wait", "fetch", "restart", "restart", "jump"]),
-            st.sampled_from("abc"),
-            st.sampled_from([0.0, 0.3, 2.0, 7.0]),
-            st.sampled_from([0, 1_000, -1_000, 3_600_000, YEAR_MS, -YEAR_MS]),
-        ),
-        max_size=12,
-    ),
-    liar=st.sampled_from("abc"),
-    delay=st.sampled_from([0, 1, 5_000, 12_000]),
-    ttl=st.sampled_from([0, 4_000, 20_000]),
-)
-def test_whatever_one_clock_does_the_others_decide(
-    steps: list[tuple[str, str, float, int]], liar: str, delay: int, ttl: int
-) -> None:
-    """One node's time of day may do anything, at any time; any node may be started again, one at a time."""
-    cluster = Cluster(hold_time_max=1.0)
-    publish_first(cluster, delay_ms=delay, ttl_ms=ttl)
-    born = cluster.time
-    for action, node, seconds, off_ms in steps:
-        if action == "jump":
-            cluster.wall_off_ms[liar] = cluster.wall_off_ms.get(liar, 0) + off_ms
-        elif action == "restart":
-            restart(cluster, node)
-            cluster.advance(1.1)
-        elif action == "fetch":
-            reply = receipts(cluster.ask(node, fetch(hold_time=1.0)))
-            if reply:
-                assert cluster.time - born >= delay / 1000, "delivered before it was due"
-                assert not ttl or cluster.time - born < ttl / 1000, "delivered after it had expired"
-                cluster.ask(node, m.RejectRequest(reply, 0.0))
-        cluster.advance(seconds)
-    remaining = max(0.0, born + delay / 1000 - cluster.time)
-    expired = bool(ttl) and (born + ttl / 1000 <= cluster.time + remaining + 1.1)
-    cluster.advance(remaining + 1.1)
-    honest = [node for node in "abc" if node != liar]
-    peeked = [got(cluster, node) for node in honest]
-    dead = [deaths(cluster, node) for node in honest]
-    if expired:
-        assert (peeked, dead) == ([0, 0], [["expired"]] * 2)
-    else:
-        assert (sum(peeked), dead) == (1, [[], []])
 
 
 # ----------------------------------------------------------------------------------- TTL

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import strategies as st
 
 from quorumq.core import messages as m
 from quorumq.core.messages.effects import Received, Request
@@ -12,7 +11,6 @@ from quorumq.core.values import limits
 from quorumq.core.values.types import Topic
 from tests.core.cluster import Cluster
 from tests.core.steps import check_failed, fetch, outcomes, receipts, with_session
-from tests.seeds import property_of
 
 
 def registers(cluster: Cluster, name: str = "jobs") -> list[Topic | None]:
@@ -401,72 +399,6 @@ def test_deleting_one_of_which_only_another_of_its_name_is_known_says_that_this_
     reply = cluster.ask("a", m.DeleteTopic("jobs", b"?" * 16))
     check_failed(reply, "not-found", "another one has its name, and is left alone")
     assert agreed(cluster) == topic
-
-
-# ------------------------------------------------------------------------------------ anything at all
-
-STEPS = st.lists(
-    st.tuples(
-        st.sampled_from("abc"),
-        st.sampled_from(
-            ["create", "alter", "more", "delete", "publish", "fetch", "restart", "cut", "heal", "wait"]
-        ),
-        st.integers(1, 6),
-    ),
-    max_size=25,
-)
-
-
-@property_of(STEPS, count=12, of=100)
-def test_whatever_operators_do_the_nodes_agree_in_the_end(steps: list[tuple[str, str, int]]) -> None:
-    """With nodes cut off and started again at will: one register everywhere, and a deleted topic stays deleted."""
-    cluster = Cluster(hold_time_max=1.0)
-    ended: dict[bytes, None] = {}
-    for node, action, number in steps:
-        core = cluster.nodes[node]
-        known = core.topic_named("jobs")
-        request: object = None
-        match action:
-            case "create":
-                request = m.CreateTopic("jobs", partitions=number, max_deliveries=number)
-            case "alter":
-                request = m.AlterTopic("jobs", max_deliveries=number)
-            case "more" if known is not None and known.partitions <= number:
-                request = m.AlterTopic("jobs", partitions=number)
-            case "delete" if known is not None:
-                request = m.DeleteTopic("jobs", known.id)
-            case "publish" if known is not None:
-                request = m.Publish(
-                    cluster.batch(known, cluster.ask(node, m.OpenSession()).producer_id, 0, [b"x"])
-                )
-            case "fetch":
-                request = fetch(wait=number / 10, hold_time=1.0)
-            case "restart":
-                cluster.crash(node)
-            case "cut":
-                away(cluster, node)
-            case "heal":
-                cluster.hear_all()
-            case "wait":
-                cluster.advance(number)
-        if request is None:
-            continue
-        key = cluster.submit(node, request)
-        if number % 2:
-            cluster.advance(6)
-        reply = cluster.replies.get(key)
-        if isinstance(reply, m.TopicReply) and isinstance(request, m.DeleteTopic):
-            ended[reply.topic.id] = None
-        elif isinstance(reply, m.TopicReply):
-            assert reply.topic.id not in ended
-        if isinstance(reply, m.PublishReply):
-            assert known is not None
-            assert known.id not in ended, "stored in a topic whose deletion was OK"
-    cluster.hear_all(10)
-    last = agreed(cluster)
-    assert last is None or last.id not in ended
-    for core in cluster.nodes.values():
-        assert {partition.topic for partition in core.replicas} == ({last.id} if last is not None else set())
 
 
 # ------------------------------------------------------------------------------------ patterns

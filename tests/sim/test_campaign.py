@@ -34,7 +34,7 @@ from tests.core.steps import DEATH, fetch, outcomes, published, receipts, replic
 
 @pytest.mark.parametrize(
     ("profile", "seeds"),
-    [("swarm", 4), ("store", 2), ("checked", 1), ("quiet", 1), ("clocks", 1), ("calm", 2)],
+    [("swarm", 12), ("store", 2), ("checked", 1), ("moves", 4), ("quiet", 1), ("clocks", 4), ("calm", 2)],
 )
 def test_seeds_pass(profile: str, seeds: int) -> None:
     report = run_campaign(profile, 500, seeds, 1)
