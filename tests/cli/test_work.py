@@ -9,12 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import trio
 from click.testing import CliRunner
 
 from quorumq.cli.main import main
 from quorumq.cli.work import named
-from quorumq.client import Message, connect
 from quorumq.core.values.errors import UsageError
 from tests.cli.shell import Running, Shell, peeked
 from tests.patience import PATIENCE_S, until
@@ -120,43 +118,6 @@ def test_a_worker_that_joins_late_gets_what_the_first_has_not_begun(
     (tmp_path / "go").touch()
     until(lambda: is_settled(shell, "late", 0), "all are done")
     assert [stopped(worker)["done"] for worker in (first, second)] == [1, 11]
-
-
-@pytest.mark.e2e
-def test_no_one_waits_for_the_slow_handler_of_another(shell: Shell, start: Start, tmp_path: Path) -> None:
-    shell("topics create mixed --max-deliveries 1")
-    shell("groups create mixed --group g")
-    workers = [start("work", "mixed", "tasks:mixed", "--group", "g", "--json") for _ in range(2)]
-    both_begin(tmp_path)
-    shell("publish mixed wait", *"abcdefghijkl")
-    until(lambda: left(shell, "mixed") == 1, "all others are done")
-    (tmp_path / "go").touch()
-    until(lambda: is_settled(shell, "mixed", 0), "all are done")
-    assert sum(stopped(worker)["done"] for worker in workers) == 13
-
-
-@pytest.mark.e2e
-def test_a_loop_that_starts_handlers_has_no_more_than_100_at_once(shell: Shell) -> None:
-    async def loop() -> int:
-        running: set[Message] = set()
-        most = 0
-        async with connect(shell.cluster.addresses) as client:
-            await client.producer("loop").publish_many([b"x"] * 800)
-            async with client.consumer("loop", "g") as consumer, trio.open_nursery() as nursery:
-
-                async def handle(message: Message) -> None:
-                    await trio.sleep(0.2)
-                    await message.ack()
-                    running.discard(message)
-
-                for _ in range(800):
-                    message = await anext(consumer)
-                    running.add(message)
-                    most = max(most, len(running))
-                    nursery.start_soon(handle, message)
-        return most
-
-    assert trio.run(loop) == 100
 
 
 @pytest.mark.e2e

@@ -79,16 +79,6 @@ def test_rejected_dead_lettered_extended_and_redriven(client: Client) -> None:
     assert death.fencing_token > b.fencing_token
 
 
-def test_a_derived_output_is_stored_once(client: Client) -> None:
-    client.create_topic("out")
-    with client.producer("jobs") as producer, client.producer("out") as out:
-        producer.publish(b"input")
-        (message,) = client.fetch("jobs", "g")
-        ids = {out.publish(b"output", derived_from=message) for _ in range(3)}
-    assert len(ids) == 1
-    assert len(client.fetch("out", "g")) == 1
-
-
 def test_errors_are_those_of_the_async_client(client: Client) -> None:
     with pytest.raises(NotFound, match="nothing"):
         client.fetch("nothing", "g")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,8 +12,6 @@ import trio
 from quorumq.client import Busy, Client, Closed, NotStored, TooFewReplicas, blocking
 from quorumq.core import messages as m
 from quorumq.core.messages import Publish
-from quorumq.testing import aio as in_loops
-from quorumq.testing import blocking as in_threads
 from tests.client.fake import FakeCluster, ask_first, connected, failing, fake_cluster
 from tests.client.steps import faked, jobs, payloads
 
@@ -157,38 +154,3 @@ async def test_a_client_beyond_its_quota_waits_as_long_as_it_is_told_and_asks_th
         with pytest.raises(Busy, match="slower"):
             await client.metadata(timeout=1.0)
         assert trio.current_time() - began < 0.8, "the next turn would be too late"
-
-
-async def test_a_consumer_is_opened_and_closed_by_two_calls() -> None:
-    async with jobs(3) as (_, client):
-        consumer = client.consumer("jobs", "g")
-        await consumer.open()
-        (first, *_) = await consumer.take(1)
-        await first.ack()
-        await consumer.aclose()
-        assert await consumer.take(1) == []
-        backlog = await client.backlog("jobs", "g")
-        assert (backlog.ready, backlog.held) == (2, 0), "messages fetched ahead are given back"
-
-
-def test_a_consumer_of_threads_or_asyncio_is_opened_and_closed_by_two_calls() -> None:
-    with in_threads.cluster() as client:
-        client.publish("jobs", b"x")
-        reader = client.consumer("jobs", "g")
-        reader.open()
-        (message,) = reader.take(1)
-        message.ack()
-        reader.close()
-        assert reader.next() is None
-
-    async def on_asyncio() -> None:
-        async with in_loops.cluster() as client:
-            await client.publish("jobs", b"x")
-            reader = client.consumer("jobs", "g")
-            await reader.open()
-            (message,) = await reader.take(1)
-            await message.ack()
-            await reader.aclose()
-            assert await reader.take(1) == []
-
-    asyncio.run(on_asyncio())

@@ -11,9 +11,8 @@ import pytest
 from quorumq.core import messages as m
 from quorumq.core.messages.effects import DiskFull
 from quorumq.core.node.nodecore import NodeCore
-from quorumq.core.values.types import Death, Now, Span, Stamp
-from tests.core.cluster import Cluster
-from tests.core.steps import check_failed, fetch, outcomes, published, receipts, with_messages, with_session
+from quorumq.core.values.types import Now, Span
+from tests.core.steps import check_failed, fetch, outcomes, receipts, with_messages, with_session
 
 
 def test_publish_fetch_ack_through_three_nodes() -> None:
@@ -59,16 +58,6 @@ def test_time_wakes_a_node_at_its_own_deadlines_only(monkeypatch: pytest.MonkeyP
     assert all(due)
 
 
-def test_a_parked_fetch_is_answered_by_the_publish_that_satisfies_it() -> None:
-    cluster, topic, producer_id = with_session(1)
-    got = receipts(cluster.ask("a", fetch()))
-    cluster.ask("a", m.AckRequest(got))
-    key = cluster.submit("b", fetch(wait=1.0))
-    assert key not in cluster.replies
-    cluster.ask("c", m.Publish(cluster.batch(topic, producer_id, 1, [b"next"])))
-    assert len(receipts(cluster.replies[key])) == 1
-
-
 def test_a_parked_fetch_ends_empty_after_a_tenth_of_its_hold_time() -> None:
     cluster = with_messages(1)
     receipts(cluster.ask("a", fetch()))
@@ -91,35 +80,6 @@ def test_reject_requeues_now_or_after_its_delay() -> None:
     again = receipts(cluster.ask("a", fetch()))
     assert len(again) == 1
     assert outcomes(cluster.ask("b", m.RejectRequest(got, 0.0))) == ["hold-lost"]
-
-
-def test_dead_letter_and_redrive() -> None:
-    cluster = with_messages(1)
-    got = receipts(cluster.ask("a", fetch()))
-    death = Death(Stamp(0, ""), "rejected", "ValueError", "no such thing")
-    assert outcomes(cluster.ask("b", m.RejectRequest(got, 0.0, death))) == ["ok"]
-    assert receipts(cluster.ask("c", fetch())) == ()
-    page = cluster.ask("c", m.PeekRequest("jobs", 0, "g", "dead", (0, 0), 100))
-    assert [item.record.letter.error_class for item in page.items] == ["ValueError"]
-    entries = tuple(m.SpanRecord(item.span, item.record) for item in page.items)
-    for node in "aab":
-        assert outcomes(cluster.ask(node, m.RedriveRequest("jobs", 0, "g", entries))) == ["ok"]
-    again = receipts(cluster.ask("c", fetch()))
-    assert len(again) == 1
-    assert again[0].receipt.n == 1
-    assert outcomes(cluster.ask("c", m.AckRequest(again))) == ["acked"]
-    assert outcomes(cluster.ask("a", m.RedriveRequest("jobs", 0, "g", entries))) == ["already-settled"]
-
-
-def test_a_repeated_reject_to_the_dead_letters_finds_its_own_ballot_in_the_record() -> None:
-    cluster = with_messages(1)
-    late = receipts(cluster.ask("a", fetch(hold_time=5.0)))
-    cluster.advance(5.1)
-    got = receipts(cluster.ask("a", fetch()))
-    death = Death(Stamp(0, ""), "rejected")
-    for node in "bca":
-        assert outcomes(cluster.ask(node, m.RejectRequest(got, 0.0, death))) == ["ok"]
-    assert outcomes(cluster.ask("b", m.RejectRequest(late, 0.0, death))) == ["hold-lost"]
 
 
 def test_the_delivery_limit_ends_in_a_dead_letter() -> None:
@@ -180,20 +140,6 @@ def test_all_nodes_killed_at_once_come_back_after_quarantine() -> None:
     cluster.ask("a", m.AckRequest(got))
     cluster.crash("abc", 10.3)
     assert sum(item.receipt.span.size for item in receipts(cluster.ask("c", fetch()))) == 6
-
-
-def test_rf_1() -> None:
-    cluster, topic, _ = with_session(3, rf=1)
-    home = topic.replicas[0][0]
-    got = receipts(cluster.ask(home, fetch()))
-    assert outcomes(cluster.ask("b", m.AckRequest(got))) == ["acked"]
-
-
-def test_single_node() -> None:
-    cluster = Cluster(1)
-    published(cluster, 3, rf=1)
-    got = receipts(cluster.ask("a", fetch()))
-    assert outcomes(cluster.ask("a", m.AckRequest(got))) == ["acked"]
 
 
 def test_no_one_waits_for_a_replica_that_could_not_be_asked() -> None:

@@ -1,10 +1,8 @@
-"""Gateways beside real nodes: clients that hang up, and gateways that are stopped."""
+"""A gateway beside real nodes that is stopped."""
 
 from __future__ import annotations
 
-import json
 import signal
-import socket
 import threading
 import time
 from importlib.util import find_spec
@@ -21,27 +19,6 @@ pytestmark = [
     pytest.mark.soak,
     pytest.mark.skipif(not find_spec("hypercorn"), reason="needs quorumq[gateway]"),
 ]
-
-
-def test_a_long_poll_whose_client_hangs_up_takes_no_message_with_it(shared: LocalCluster) -> None:
-    with gateways(shared) as (gateway,):
-        client = SqsJson("left", [], [gateway.url])
-        url = client.ask("CreateQueue", QueueName="left")["QueueUrl"]
-        body = json.dumps({"QueueUrl": url, "WaitTimeSeconds": 20, "VisibilityTimeout": 60})
-        host, _, port = gateway.url.removeprefix("http://").partition(":")
-        for _ in range(3):
-            with socket.create_connection((host, int(port))) as connection:
-                head = f"POST / HTTP/1.1\r\nHost: {host}\r\nX-Amz-Target: AmazonSQS.ReceiveMessage\r\n"
-                connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
-                time.sleep(1)
-            time.sleep(0.5)
-            client.ask("SendMessage", MessageBody="x")
-            began = time.monotonic()
-            answer = client.ask("ReceiveMessage", WaitTimeSeconds=5, AttributeNames=["All"])
-            (message,) = answer["Messages"]
-            assert time.monotonic() - began < 3
-            assert message["Attributes"]["ApproximateReceiveCount"] == "1"
-            client.ask("DeleteMessage", ReceiptHandle=message["ReceiptHandle"])
 
 
 def test_a_gateway_that_is_stopped_answers_its_long_polls_and_exits_with_0(shared: LocalCluster) -> None:
