@@ -23,11 +23,9 @@ from quorumq.lab.ports import free_ports
 from quorumq.node import serve
 from quorumq.node.node import EXIT_BUG, EXIT_REFUSED, EXIT_STORAGE, Node
 from quorumq.node.reread import ConfigFile
-from quorumq.storage.records import DURABLE_MARK
 from tests.e2e.raw import Raw, size_of
 from tests.node.programs import address, start, until, write_config
 from tests.patience import PATIENCE_S
-from tests.storage.samples import record_headers
 
 pytestmark = pytest.mark.e2e
 
@@ -151,49 +149,6 @@ def test_a_data_directory_that_is_none_a_lock_that_is_a_link_and_a_segment_of_an
     assert (code, "LOCK is a link" in text, kept.read_text()) == (74, True, "kept")
     code, text = ends(write_config(tmp_path, segment_bytes=1 << 40))
     assert (code, "segment_bytes = 1099511627776" in text, "Traceback" in text) == (78, True, False)
-
-
-def test_damage_in_the_last_records_of_a_cluster_of_one_is_seen_after_a_quiet_second(tmp_path: Path) -> None:
-    """Without peers, and without later records, they would pass for a write that the crash tore."""
-    address = f"127.0.0.1:{free_ports(1)[0]}"
-    path = write_config(tmp_path, listen=address)
-    with running(path) as (node, _):
-        with Raw(address) as client:
-            client.publish(client.topic("jobs", rf=1), client.session(), 0, [b"confirmed"])
-        (segment,) = (tmp_path / "data").glob("*.journal")
-        while record_headers(data := segment.read_bytes())[-1][0] != DURABLE_MARK:
-            assert node.poll() is None
-            time.sleep(0.05)
-        node.kill()
-    at = data.rindex(b"confirmed")
-    segment.write_bytes(data[:at] + b"C" + data[at + 1 :])
-    with running(path, '"batch_damaged"'):
-        pass
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"hold_time_max": 7}, ["hold_time_max = 5.0 s", "configured with 7.0 s", "Put the old value back"]),
-        (
-            {"node": "a", "table": 'a = "127.0.0.1:1"\nb = "127.0.0.1:2"'},
-            ["nodes a,", "nodes a, b:", "Put the old list back"],
-        ),
-    ],
-)
-def test_initial_settings_of_a_cluster_cannot_change(
-    tmp_path: Path, changes: dict[str, object], words: list[str]
-) -> None:
-    table = str(changes.pop("table", ""))
-    with running(write_config(tmp_path, hold_time_max=5)):
-        pass
-    path = write_config(tmp_path, **{"hold_time_max": 5, **changes})
-    if table:
-        path.write_text(f"{path.read_text()}\n[nodes]\n{table}\n")
-    code, text = ends(path)
-    assert code == 78
-    assert "start_refused" in text
-    assert all(word in text for word in words), text
 
 
 def test_an_interrupted_start_is_no_bug(tmp_path: Path) -> None:
