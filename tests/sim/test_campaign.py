@@ -49,8 +49,8 @@ def pulls_after_the_grace(self: Batches, entry: Missing, now: Now) -> bool:
 @pytest.mark.parametrize(
     ("seed", "owner", "name", "plant"),
     [
-        (163, Batches, "_is_overdue", pulls_after_the_grace),
-        (32, Voter, "_refuse_store", lambda *args: []),
+        (252, Batches, "_is_overdue", pulls_after_the_grace),
+        (32, Voter, "_refuse_untrusted", lambda *args: []),
     ],
 )
 def test_the_calm_profile_finds_long_waits(
@@ -59,8 +59,9 @@ def test_the_calm_profile_finds_long_waits(
     assert draw(seed, "calm").faults == ()
     assert run_schedule(draw(seed, "calm")).violations == []
     monkeypatch.setattr(owner, name, plant)
-    (violation,) = run_schedule(draw(seed, "calm")).violations
-    assert violation.startswith("no long waits")
+    violations = run_schedule(draw(seed, "calm")).violations
+    assert violations
+    assert all(violation.startswith("no long waits") for violation in violations)
 
 
 def test_in_the_clocks_profile_one_clock_is_wrong_and_nothing_else_goes_down() -> None:

@@ -102,7 +102,7 @@ class Catalogue:
         self.replaced: dict[bytes, None] = {}
         self.decisions: SortedDict[Instance, Decision] = SortedDict()
         self.groups: SortedDict[tuple[bytes, str], Group] = SortedDict()
-        self.live_groups: Counter[bytes] = Counter()
+        self.live_groups: dict[bytes, int] = {}
         self.labels = LabelTable()
         self.settled_groups: dict[tuple[PartitionId, str], None] = {}
         self._used: NamesUsed | None = None  # as counted since the last change
@@ -274,7 +274,7 @@ class Catalogue:
             most = limits.PARTITIONS_IN_ALL_MAX
             return _too_many(f"partitions, and {more} more asked for", count, most, "delete a topic")
         if more > 0 and topic is not None:
-            return self._why_no_views(self.live_groups[topic.id] * more)
+            return self._why_no_views(self.live_groups.get(topic.id, 0) * more)
         return None
 
     def _why_no_names(self) -> Failed | None:
@@ -306,7 +306,7 @@ class Catalogue:
                 "groups", used.groups, used.groups_max, "delete groups that nobody reads any more"
             )
         for topic in topics:
-            count = self.live_groups[topic.id]
+            count = self.live_groups.get(topic.id, 0)
             if count >= limits.GROUPS_PER_TOPIC_MAX:
                 items = f"groups of topic {topic.name!r}"
                 return _too_many(items, count, limits.GROUPS_PER_TOPIC_MAX, "delete one")
@@ -510,7 +510,8 @@ class Catalogue:
         if ours is not None and group[:2] not in self.groups:
             self._restore(ours)
         self.groups[group[:2]] = merged
-        self.live_groups[group.topic] += (not merged.deleted) - (ours is not None and not ours.deleted)
+        more = (not merged.deleted) - (ours is not None and not ours.deleted)
+        self.live_groups[group.topic] = self.live_groups.get(group.topic, 0) + more
         self.sums.replace(ours, merged)
         if merged.deleted:
             self._note_deleted(group[:2])
@@ -562,7 +563,7 @@ class Catalogue:
             "packed groups outlived their topic"
         )
         counts = Counter(topic for (topic, _), register in self.groups.items() if not register.deleted)
-        assert +self.live_groups == counts, "the groups of a topic are miscounted"
+        assert Counter(self.live_groups) == counts, "the groups of a topic are miscounted"
         for topic, group in self.groups:
             assert topic in self.topics, f"group {group!r} is of an unknown topic"
             assert not self.topics[topic].deleted, f"group {group!r} outlived its topic"

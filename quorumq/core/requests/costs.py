@@ -64,7 +64,7 @@ def _of_metadata(catalogue: Catalogue, request: m.Metadata) -> int:
     named = [request.topics] if not any(map(is_pattern, request.topics or "*")) else [catalogue.living]
     ids = [catalogue.living[name] for names in named for name in names if name in catalogue.living]
     cost += sum(len(catalogue.topics[topic].replicas) for topic in ids)
-    return cost + (GROUP * sum(catalogue.live_groups[topic] for topic in ids) if request.groups else 0)
+    return cost + (GROUP * sum(catalogue.live_groups.get(topic, 0) for topic in ids) if request.groups else 0)
 
 
 COSTS: Final[dict[type, Callable[[Catalogue, Any], int]]] = {
