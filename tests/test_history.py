@@ -211,6 +211,7 @@ def test_a_writer_is_bounded(tmp_path: Path) -> None:
 
 def test_a_file_is_for_its_user_alone_and_bounded_over_all_writers(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
+    path.touch(0o666)  # as by hand
     before = os.umask(0o022)
     try:
         for _ in range(50):  # starts of a process

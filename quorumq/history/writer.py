@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import stat
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -94,7 +96,11 @@ class HistoryWriter:
                 newline="\n",
                 opener=lambda path, flags: os.open(path, flags, 0o600),
             )
-            self._written = os.fstat(self._file.fileno()).st_size
+            status = os.fstat(self._file.fileno())
+            self._written = status.st_size
+            if stat.S_ISREG(status.st_mode) and status.st_mode & 0o077:
+                with contextlib.suppress(PermissionError):  # another user's, who lets others read it
+                    os.fchmod(self._file.fileno(), 0o600)
         else:
             self._file = file
         real = clock is mono_clock
