@@ -17,6 +17,7 @@ from hypercorn.trio import serve as serve_http
 
 from quorumq.client.consume.work import only
 from quorumq.gateway.app import make_app
+from quorumq.gateway.connections import Connections, file_limit
 from quorumq.gateway.gateway import running
 from quorumq.gateway.settings import Settings
 
@@ -40,6 +41,8 @@ log = logging.getLogger("quorumq.gateway")
 class _Config(Config):
     """Configuration whose connections do not wait for ever for their clients; they inherit that from the listener."""
 
+    connections: Connections
+
     def create_sockets(self) -> Sockets:
         sockets = super().create_sockets()
         option = getattr(socket, "TCP_USER_TIMEOUT", None)  # Linux has it
@@ -51,6 +54,7 @@ class _Config(Config):
 
 def http_config(settings: Settings) -> Config:
     config = _Config()
+    config.connections = Connections(file_limit())
     config.bind = [settings.listen]
     config.certfile = settings.tls_cert or None
     config.keyfile = settings.tls_key or None

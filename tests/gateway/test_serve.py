@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import socket
 import time
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -13,9 +14,11 @@ import trio
 pytest.importorskip("hypercorn", reason="the extra quorumq[gateway] is not installed")
 
 from quorumq.gateway import serve as process
+from quorumq.gateway.connections import CONNECTIONS_MAX, OTHER_FILES, Connections
 from quorumq.gateway.serve import ending, http_config, serve
 from quorumq.gateway.settings import Settings
 from tests.patience import PATIENCE_S
+from tests.virtual import in_real_time
 
 
 def test_connections_do_not_wait_for_ever_for_their_clients() -> None:
@@ -29,6 +32,61 @@ def test_connections_do_not_wait_for_ever_for_their_clients() -> None:
             with listener.accept()[0] as accepted:
                 timeout = accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
     assert timeout == 1000 * process.UNREAD_S
+
+
+def test_one_address_has_half_of_the_connections_and_nodes_have_files() -> None:
+    connections = Connections(1_000_000)
+    assert connections.most == CONNECTIONS_MAX
+    connections.most = 6
+    assert [connections.enter("a") for _ in range(4)] == [True, True, True, False]
+    assert [connections.enter(address) for address in "bcde"] == [True, True, True, False]
+    connections.release("a")
+    assert connections.enter("e")
+    assert Connections(OTHER_FILES + 2_000).most == 2_000
+    assert Connections(256).most == 128
+
+
+@in_real_time
+async def test_a_connection_ends_with_its_client_and_none_is_taken_beyond_the_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A file was open for 75 s after each client that had closed its connection: 14 a second took all of 1,024."""
+    made: list[Connections] = []
+
+    def few(files: int) -> Connections:
+        made.append(Connections(files))
+        made[0].most = 4
+        return made[0]
+
+    monkeypatch.setattr(process, "Connections", few)
+    urls: list[str] = []
+    stop, started = trio.Event(), trio.Event()
+
+    async def ask(end: bytes) -> bytes:
+        stream = await trio.open_tcp_stream("127.0.0.1", int(urls[0].rpartition(":")[2]))
+        async with stream:
+            with suppress(trio.BrokenResourceError):
+                await stream.send_all(b"GET /ready HTTP/1.1\r\nHost: 127.0.0.1\r\n" + end)
+                return await stream.receive_some() if end else b""
+        return b""
+
+    def start(url: str) -> None:
+        urls.append(url)
+        started.set()
+
+    with trio.fail_after(PATIENCE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve, Settings(nodes=("127.0.0.1:1",), listen="127.0.0.1:0"), start, stop)
+            await started.wait()
+            for end in (b"", b"\r\n") * 4:
+                await ask(end)
+                while made[0].by_address:
+                    await trio.sleep(0.01)
+            made[0].by_address["127.0.0.1"] = 2
+            assert await ask(b"\r\n") == b""
+            made[0].by_address.clear()
+            assert (await ask(b"\r\n")).startswith(b"HTTP/1.1 200")
+            stop.set()
 
 
 def test_a_process_ends_at_last_unless_it_has_ended_before() -> None:

@@ -1,0 +1,86 @@
+"""Connections of HTTP clients: bounded in number, and closed as soon as their clients close them."""
+
+from __future__ import annotations
+
+import logging
+import resource
+from collections import Counter
+from typing import Final
+
+import hypercorn.trio.run
+import trio
+from hypercorn.trio.tcp_server import TCPServer
+
+CONNECTIONS_MAX: Final = 10_000
+"""Connections of clients at once, some 35 KB each while they are idle."""
+
+OTHER_FILES: Final = 1_000
+"""Files for everything else: 9 to each node for each client of the cluster."""
+
+ADDRESS_SHARE: Final = 2
+"""Divisor of all connections: one address may have that share of them."""
+
+log = logging.getLogger("quorumq.gateway")
+
+
+def file_limit() -> int:
+    """Take as many files as `CONNECTIONS_MAX` needs, if the system gives them; return how many there are."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = CONNECTIONS_MAX + OTHER_FILES
+    most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        soft = most
+    return needed if soft == resource.RLIM_INFINITY else soft
+
+
+class Connections:
+    """Number of connections by address.
+
+    Args:
+        files: files that the process may have open.
+    """
+
+    def __init__(self, files: int) -> None:
+        self.most = min(CONNECTIONS_MAX, max(files - OTHER_FILES, files // 2))
+        self.by_address: Counter[str] = Counter()
+
+    def enter(self, address: str) -> bool:
+        """Count a connection; return False if there are too many."""
+        if self.by_address.total() >= self.most or self.by_address[address] >= self.most // ADDRESS_SHARE:
+            return False
+        self.by_address[address] += 1
+        return True
+
+    def release(self, address: str) -> None:
+        """Count a connection that has ended."""
+        self.by_address[address] -= 1
+        if not self.by_address[address]:
+            del self.by_address[address]
+
+
+class Connection(TCPServer):
+    """A connection of hypercorn, which by itself has no bound, and waits after its client's end until it is idle."""
+
+    async def run(self) -> None:
+        """Serve a connection, or close it if there are too many."""
+        connections: Connections = self.config.connections  # type: ignore[attr-defined]
+        stream = getattr(self.stream, "transport_stream", self.stream)
+        try:
+            address = str(stream.socket.getpeername()[0])
+        except OSError:  # the client is gone
+            address = ""
+        if not connections.enter(address):
+            await trio.aclose_forcefully(stream)
+            return
+        try:
+            await super().run()
+        finally:
+            connections.release(address)
+
+    async def _read_data(self) -> None:
+        await super()._read_data()
+        await self.idle_task.stop()  # else the file stays open until the keep-alive timeout
+
+
+hypercorn.trio.run.TCPServer = Connection  # type: ignore[misc, attr-defined]
