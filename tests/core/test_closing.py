@@ -41,7 +41,7 @@ def kept(cluster: Cluster) -> list[int]:
         tables = [copy.batches.present, copy.batches.reclaimed, copy.batches.requested, copy.batches.absent]
         tables += [view.records for view in copy.views.groups.values()]  # type: ignore[misc]
         tables += [view.leases for view in copy.views.groups.values()]  # type: ignore[misc]
-        counts.append(len({producer_id for table in tables for producer_id in table.producer_ids()}))
+        counts.append(len({producer_id for table in tables for producer_id in table.runs}))
     return counts
 
 

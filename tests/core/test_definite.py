@@ -32,7 +32,7 @@ from quorumq.core.requests.settle import (
 )
 from quorumq.core.values import limits
 from quorumq.core.values.errors import Code
-from quorumq.core.values.spans import overlap, subtract
+from quorumq.core.values.spanlists import overlap, subtract
 from quorumq.core.values.types import Kind, NodeId, PartitionId, ProducerId, Span, Topic
 from sim.knowledge import known_of
 from tests.core.cluster import Cluster
@@ -266,7 +266,7 @@ def purge_of_runs(cluster: Cluster) -> m.PurgeRequest:
 
 def purge_of_named(cluster: Cluster) -> m.PurgeRequest:
     topic = runs(cluster)
-    producer_ids = list(cluster.nodes["b"].replicas[PartitionId(topic.id, 0)].batches.present.producer_ids())
+    producer_ids = list(cluster.nodes["b"].replicas[PartitionId(topic.id, 0)].batches.present.runs)
     return m.PurgeRequest(
         "jobs", 0, "g", tuple(Span(producer_id, 0, 1) for producer_id in sorted(producer_ids))
     )

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from quorumq.core.messages import Peeked, ReplicaListReply
 from quorumq.core.requests.coordinator import Coordinator
 from quorumq.core.requests.skipping import Skipping
-from quorumq.core.values.spans import merge_spans
+from quorumq.core.values.spanlists import merge_spans
 from quorumq.core.values.types import STAMP_ZERO, Group, Kind, Latest, ProducerId, Record, Span, Topic
 
 ONE, TWO = ProducerId("a", 1, 7, 1), ProducerId("a", 1, 7, 2)

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from quorumq.core.values.spans import SpanMap, SpanSet, merge_spans, subtract
+from quorumq.core.values.spanlists import merge_spans, subtract
+from quorumq.core.values.spans import SpanMap, SpanSet
 from quorumq.core.values.types import ProducerId, Span
 
 # In this order on purpose: it is not the sorted one, so a listing in order of arrival is seen.
@@ -161,12 +162,11 @@ class MapMachine(RuleBasedStateMachine):
             assert map_.spans == len(items)
             assert map_.messages == len(model)
             assert bool(map_) == bool(model)
-            assert map_.producer_ids() == sorted({producer_id for producer_id, _ in model})
+            assert sorted(map_.runs) == sorted({producer_id for producer_id, _ in model})
             for producer_id in PRODUCER_IDS:
                 assert map_.spans_of(producer_id) == [
                     item for item in items if item[0].producer_id == producer_id
                 ]
-                assert map_.messages_of(producer_id) == sum(at[0] == producer_id for at in model)
 
     @invariant()
     def state_and_digest_know_only_the_content(self) -> None:
@@ -239,7 +239,7 @@ class SetMachine(RuleBasedStateMachine):
             assert set_.spans == len(expected)
             assert set_.messages == len(model)
             assert bool(set_) == bool(model)
-            assert set_.producer_ids() == sorted({producer_id for producer_id, _ in model})
+            assert sorted(set_.runs) == sorted({producer_id for producer_id, _ in model})
             again = type(self).make.from_spans(reversed(expected))
             assert again.state() == set_.state()
             for producer_id in PRODUCER_IDS:
@@ -333,7 +333,7 @@ def test_a_large_producer_id_becomes_small_and_large_again(kept: int, at_once: b
 def test_listings_are_sorted_by_producer_id_whatever_arrived_first() -> None:
     set_ = SpanSet.from_spans([Span(C, 0, 1), Span(A, 5, 6), Span(B, 0, 1), Span(A, 0, 1)])
     assert sorted(PRODUCER_IDS) != PRODUCER_IDS
-    assert set_.producer_ids() == sorted(PRODUCER_IDS)
+    assert sorted(set_.runs) == sorted(PRODUCER_IDS)
     assert set_.items() == sorted(set_.items())
     assert [producer_id for producer_id, _ in set_.state()] == sorted(PRODUCER_IDS)
 

@@ -23,7 +23,6 @@ from quorumq.core.values.errors import (
     error_from,
 )
 from quorumq.core.values.printable import plural
-from quorumq.core.values.spans import SpanSet
 from quorumq.core.values.types import Kind, PartitionId, ProducerId, Span, just_before
 from quorumq.wire.batch import Message as Parts
 from quorumq.wire.values import WireSlice
@@ -93,6 +92,8 @@ class PeekCalls(Calls):
             UsageError: bodies of a complete view are asked for.
             TooFewReplicas: no node answered, or too few replicas for a complete view.
         """
+        from quorumq.core.values.spans import SpanSet  # not imported by programs that only publish
+
         check_which(which)
         if complete and bodies:
             raise UsageError("a complete view has no bodies: ask for one of the two")

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, cast
 from quorumq.client.base.message import Message, deadline_of
 from quorumq.core import messages as m
 from quorumq.core.values.errors import Code
-from quorumq.core.values.spans import merge_spans
+from quorumq.core.values.spanlists import merge_spans
 from quorumq.core.values.types import BatchHeader, PartitionId, ProducerId, Receipt, Span, Topic
 from quorumq.history import (
     HistoryWriter,

@@ -13,7 +13,7 @@ from quorumq.client.base.message import MessageId, check_topic, ids_of
 from quorumq.core.values.deadnames import DEAD_LETTER_TOPIC, DEAD_SUFFIX, dead_letter_names
 from quorumq.core.values.errors import UsageError
 from quorumq.core.values.limits import FETCH_NAMED_MAX
-from quorumq.core.values.spans import merge_spans
+from quorumq.core.values.spanlists import merge_spans
 from quorumq.core.values.types import Span, Topic
 
 

@@ -23,7 +23,7 @@ from quorumq.client.produce.partitioner import Partitioner
 from quorumq.core.values.errors import UsageError, utf8
 from quorumq.core.values.limits import NAME_NUMBERS, NAME_SLOTS, NAME_WINDOW_MAX_S, NAME_WINDOW_MIN_S
 from quorumq.core.values.names import slots_of, window_from
-from quorumq.core.values.spans import merge_spans
+from quorumq.core.values.spanlists import merge_spans
 from quorumq.core.values.types import DERIVED, NAMED, ProducerId, Span, Topic
 
 DEDUP_BYTES_MAX: Final = 1024

@@ -79,7 +79,7 @@ class Timers:
             case ("expire", partition, name, span, _):
                 kept = self.context.replicas.get(partition) or self.context.sources[partition]
                 leases = kept.group(name).leases
-                return all(lease.held is None for _, lease in leases.within(span))
+                return not [lease for _, lease in leases.within(span) if lease.held is not None]
         return False
 
     def _kept(self, partition: PartitionId) -> Replica:

@@ -23,7 +23,8 @@ from quorumq.core.values import limits
 from quorumq.core.values.counted import CountedMap
 from quorumq.core.values.names import is_windowed
 from quorumq.core.values.rows import Rows
-from quorumq.core.values.spans import SpanSet, merge_spans, subtract
+from quorumq.core.values.spanlists import merge_spans, subtract
+from quorumq.core.values.spans import SpanSet
 from quorumq.core.values.types import NAMED, BatchHeader, NodeId, Now, PartitionId, ProducerId, Span
 
 LOOKED_AT = 2048
@@ -516,11 +517,7 @@ class Batches:
         self.present.check()
         self.absent.check()
         assert merge_spans(span for span, _ in self.index.items()) == tuple(self.present.items())
-        for producer_id in [
-            *self.present.producer_ids(),
-            *self.reclaimed.producer_ids(),
-            *self.absent.producer_ids(),
-        ]:
+        for producer_id in [*self.present.runs, *self.reclaimed.runs, *self.absent.runs]:
             assert producer_id not in self.closed, f"{producer_id} is closed, and something is kept of it"
         for span in self.reclaimed.items():
             assert not self.present.within(span), f"{span} is present, and listed as reclaimed"

@@ -16,7 +16,8 @@ from quorumq.core.partition.views import Views
 from quorumq.core.values import limits
 from quorumq.core.values.chunks import chunks_of
 from quorumq.core.values.names import is_windowed
-from quorumq.core.values.spans import SpanSet, merge_spans, subtract
+from quorumq.core.values.spanlists import merge_spans, subtract
+from quorumq.core.values.spans import SpanSet
 from quorumq.core.values.types import Now, ProducerId, Span
 
 UNUSED_MAX: Final = 2048

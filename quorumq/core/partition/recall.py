@@ -22,7 +22,8 @@ from quorumq.core.partition.group import Changes, GroupView
 from quorumq.core.partition.lease import NO_OWNER, Ballots, Held
 from quorumq.core.values import limits
 from quorumq.core.values.chunks import chunks_of
-from quorumq.core.values.spans import across, merge_spans, subtract
+from quorumq.core.values.spanlists import merge_spans, subtract
+from quorumq.core.values.spans import across
 from quorumq.core.values.types import Kind, Now, Owner, Span, Stamp
 
 PartitionRecord = (

@@ -22,7 +22,7 @@ from quorumq.core.partition.component import PartitionComponent
 from quorumq.core.partition.stored import StoredBatch
 from quorumq.core.partition.views import Views
 from quorumq.core.values import limits
-from quorumq.core.values.spans import merge_spans
+from quorumq.core.values.spanlists import merge_spans
 from quorumq.core.values.types import Kind, Now, Span
 
 

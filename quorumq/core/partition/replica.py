@@ -41,7 +41,7 @@ from quorumq.core.partition.sync import Sync
 from quorumq.core.partition.views import Views
 from quorumq.core.values import limits
 from quorumq.core.values.errors import Code
-from quorumq.core.values.spans import merge_spans, subtract
+from quorumq.core.values.spanlists import merge_spans, subtract
 from quorumq.core.values.types import (
     FIRST_LAYOUT,
     OPEN_ZERO,

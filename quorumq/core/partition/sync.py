@@ -29,7 +29,7 @@ from quorumq.core.partition.giving import Giving
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.views import Views
 from quorumq.core.values import limits
-from quorumq.core.values.spans import merge_spans, subtract
+from quorumq.core.values.spanlists import merge_spans, subtract
 from quorumq.core.values.types import NodeId, Now, Span, Topic
 
 PULL_BATCHES_MAX = 64

@@ -23,7 +23,8 @@ from quorumq.core.messages import Granted, Hold, HoldReply, SpanRecord, Want
 from quorumq.core.partition.attempts import NO_ATTEMPTS, Attempts, greater
 from quorumq.core.partition.replica import Replica
 from quorumq.core.values import limits
-from quorumq.core.values.spans import SpanMap, SpanSet, across, subtract
+from quorumq.core.values.spanlists import subtract
+from quorumq.core.values.spans import SpanMap, SpanSet, across
 from quorumq.core.values.types import NODES_MAX, STAMP_ZERO, Now, Owner, Record, Span, record_rank
 
 BACKOFF_S = (0.002, 0.02)

@@ -13,7 +13,7 @@ from quorumq.core.requests.context import Context
 from quorumq.core.requests.coordinator import Coordinator
 from quorumq.core.values.errors import Code
 from quorumq.core.values.names import LOOKED_IN, number_at, problem_with
-from quorumq.core.values.spans import overlap
+from quorumq.core.values.spanlists import overlap
 from quorumq.core.values.types import NAMED, NodeId, Now, ProducerId, Span
 
 

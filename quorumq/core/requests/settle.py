@@ -20,7 +20,8 @@ from quorumq.core.values import limits
 from quorumq.core.values.chunks import chunks_of
 from quorumq.core.values.errors import Code
 from quorumq.core.values.printable import plural
-from quorumq.core.values.spans import across, overlap
+from quorumq.core.values.spanlists import overlap
+from quorumq.core.values.spans import across
 from quorumq.core.values.types import Kind, NodeId, Now, Owner, PartitionId, Record, Span, Topic
 
 ADVICE = "let consumers ack what is there, delete topics that are not needed, or give the nodes larger disks"

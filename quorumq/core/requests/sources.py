@@ -14,7 +14,7 @@ from quorumq.core.partition.release import Release
 from quorumq.core.partition.replica import Replica
 from quorumq.core.requests.context import Context
 from quorumq.core.values.limits import SPANS_PER_REQUEST_MAX
-from quorumq.core.values.spans import subtract
+from quorumq.core.values.spanlists import subtract
 from quorumq.core.values.types import FIRST_LAYOUT, NodeId, Now, PartitionId, Placement, Span
 
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from operator import itemgetter
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -34,6 +34,7 @@ from sortedcontainers import SortedDict
 from quorumq.core.values.types import ProducerId, Span
 
 V = TypeVar("V")
+Item = TypeVar("Item")
 
 _new: Any = tuple.__new__
 """`_new(Span, (producer_id, start, stop))` is a Span in half the time: thousands are made here for each that is
@@ -43,55 +44,15 @@ Run = tuple[int, int, Any]
 """(start, stop, value): every seq of ``start <= seq < stop`` has the value."""
 
 
-def merge_spans(spans: Iterable[Span]) -> tuple[Span, ...]:
-    """Return the same messages in as few spans as possible, sorted; empty spans are dropped."""
-    merged: list[Span] = []
-    for span in sorted(spans):
-        producer_id, start, stop = span
-        if start >= stop:
-            continue
-        if merged:
-            last = merged[-1]
-            if last.stop >= start and last.producer_id == producer_id:
-                if stop > last.stop:
-                    merged[-1] = Span(producer_id, last.start, stop)
-                continue
-        merged.append(span)
-    return tuple(merged)
-
-
-def overlap(one: Span, other: Span) -> bool:
-    return one.producer_id == other.producer_id and one.start < other.stop and other.start < one.stop
-
-
-def subtract(span: Span, others: Iterable[Span]) -> list[Span]:
-    """Return the parts of ``span`` without ``others``, in order.
-
-    The others may overlap, come in any order, and belong to other producer ids (those take nothing away).
-    """
-    rest: list[Span] = []
-    producer_id, start, stop = span
-    for other in merge_spans(other for other in others if other.producer_id == producer_id):
-        if other.stop <= start:
-            continue
-        if other.start >= stop:
-            break
-        if other.start > start:
-            rest.append(Span(producer_id, start, other.start))
-        start = other.stop
-    if start < stop:
-        rest.append(Span(producer_id, start, stop))
-    return rest
-
-
-class _Runs:
-    """Storage of runs, and every question without a value: the base of SpanMap and SpanSet.
+class _Runs(Generic[Item]):
+    """Storage of runs, listed as items, and every question without a value: the base of SpanMap and SpanSet.
 
     Attributes:
-        runs: runs by producer id: the cheapest way to ask if there is anything. Only written here.
+        runs: runs by producer id: the cheapest way to ask if there is anything. Only written here, as the next two.
+        spans, messages: number of all runs, and of the messages that they cover.
     """
 
-    __slots__ = ("_messages", "_owned", "_spans", "runs")
+    __slots__ = ("_owned", "messages", "runs", "spans")
 
     SMALL_MAX: ClassVar[int] = 512
     """Runs that a producer id keeps in a tuple; with more it changes to a SortedDict.
@@ -114,11 +75,10 @@ class _Runs:
         # Per producer id either a tuple of runs or a SortedDict start -> run; never an empty one. Any,
         # because sortedcontainers has no types, and (start,) is compared with runs below.
         self.runs: dict[ProducerId, Any] = {}
-        self._owned: set[ProducerId] = (
-            set()
-        )  # producer ids whose SortedDict is ours alone; only asked, never iterated
-        self._spans = 0
-        self._messages = 0
+        # producer ids whose SortedDict is ours alone; only asked, never iterated
+        self._owned: set[ProducerId] = set()
+        self.spans = 0
+        self.messages = 0
 
     # -- storage: the two methods that know both representations ---------------------------------
 
@@ -190,11 +150,11 @@ class _Runs:
         if now == old:
             return
 
-        self._spans += len(now) - len(old)
+        self.spans += len(now) - len(old)
         for run in now:
-            self._messages += run[1] - run[0]
+            self.messages += run[1] - run[0]
         for run in old:
-            self._messages -= run[1] - run[0]
+            self.messages -= run[1] - run[0]
 
         if runs is None or type(runs) is tuple:
             if runs is not None and (first or last < len(runs)):
@@ -245,27 +205,27 @@ class _Runs:
         if runs is None:
             if value is not None:
                 self.runs[producer_id] = ((start, stop, value),)
-                self._spans += 1
-                self._messages += stop - start
+                self.spans += 1
+                self.messages += stop - start
             return
         if type(runs) is tuple:
             begin, end, before = runs[-1]
             if len(runs) == 1 and start <= begin and end <= stop:
                 if value is None:
                     del self.runs[producer_id]
-                    self._spans -= 1
-                    self._messages -= end - begin
+                    self.spans -= 1
+                    self.messages -= end - begin
                 elif begin != start or end != stop or before != value:
                     self.runs[producer_id] = ((start, stop, value),)
-                    self._messages += (stop - start) - (end - begin)
+                    self.messages += (stop - start) - (end - begin)
                 return
             if end <= start and value is not None and len(runs) < self.SMALL_MAX:
                 if end == start and (before is value or before == value):
                     self.runs[producer_id] = (*runs[:-1], (begin, stop, before))
                 else:
                     self.runs[producer_id] = (*runs, (start, stop, value))
-                    self._spans += 1
-                self._messages += stop - start
+                    self.spans += 1
+                self.messages += stop - start
                 return
         elif (
             self.APPENDS
@@ -273,16 +233,32 @@ class _Runs:
             and producer_id in self._owned
             and runs.append((start, stop, value))
         ):
-            self._spans += 1
-            self._messages += stop - start
+            self.spans += 1
+            self.messages += stop - start
             return
         _Runs._write(self, producer_id, start, stop, () if value is None else ((start, stop, value),))
 
-    # -- questions without a value ---------------------------------------------------------------
+    # -- items, which are spans, or spans with their values --------------------------------------
 
-    def producer_ids(self) -> list[ProducerId]:
-        """Return every producer id with something covered, sorted."""
-        return sorted(self.runs)
+    def spans_of(self, producer_id: ProducerId) -> list[Item]:
+        raise NotImplementedError
+
+    def within(self, span: Span) -> list[Item]:
+        """Return the covered parts of ``span``, clipped to it, in order."""
+        raise NotImplementedError
+
+    def items(self) -> list[Item]:
+        """Return everything, in order of (producer id, start)."""
+        return list(chain.from_iterable(map(self.spans_of, sorted(self.runs))))
+
+    def remove(self, span: Span) -> list[Item]:
+        """Take ``span`` out; return what was `within` it."""
+        removed = self.within(span)
+        if removed:
+            self.put(span, None)
+        return removed
+
+    # -- questions without a value ---------------------------------------------------------------
 
     def gaps(self, span: Span) -> list[Span]:
         """Return the parts of ``span`` that are not covered, in order."""
@@ -301,12 +277,7 @@ class _Runs:
 
     def covers(self, span: Span) -> bool:
         """Return True if every message of ``span`` is covered, or if it is empty."""
-        producer_id, at, stop = span
-        for run in self._overlap(producer_id, at, stop):
-            if run[0] > at:
-                return False
-            at = run[1]
-        return at >= stop
+        return not self.gaps(span)
 
     def onward(self, producer_id: ProducerId, start: int) -> Iterator[tuple[Span, Any]]:
         """Yield the covered parts of a producer id from ``start`` on, in order; each is looked up when it is asked for.
@@ -323,25 +294,13 @@ class _Runs:
             if stop > start:
                 yield Span(producer_id, max(begin, start), stop), value
 
-    def messages_of(self, producer_id: ProducerId) -> int:
-        """Return how many messages of one producer id are covered. O(runs of the producer id)."""
-        return sum(run[1] - run[0] for run in self._all(producer_id))
-
-    @property
-    def spans(self) -> int:
-        return self._spans
-
-    @property
-    def messages(self) -> int:
-        return self._messages
-
     def __bool__(self) -> bool:
         return bool(self.runs)
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
-        return self._messages == other._messages and self.state() == other.state()
+        return self.messages == other.messages and self.state() == other.state()
 
     __hash__ = None  # type: ignore[assignment]  # it changes; state() is what can be a key
 
@@ -354,8 +313,8 @@ class _Runs:
         twin = object.__new__(type(self))
         twin.runs = self.runs.copy()
         twin._owned = set()
-        twin._spans = self._spans
-        twin._messages = self._messages
+        twin.spans = self.spans
+        twin.messages = self.messages
         if self._owned:
             self._owned = set()
         return twin
@@ -365,11 +324,7 @@ class _Runs:
 
         A run is (start, stop, value), in a SpanSet with the value True. Hashable if the values are.
         """
-        runs = self.runs
-        if len(runs) == 1:
-            (producer_id,) = runs
-            return ((producer_id, self._all(producer_id)),)
-        return tuple([(producer_id, self._all(producer_id)) for producer_id in sorted(runs)])
+        return tuple([(producer_id, self._all(producer_id)) for producer_id in sorted(self.runs)])
 
     def content(self, producer_id: ProducerId, encode: Callable[[Any], bytes | None] | None = None) -> bytes:
         """Return bytes that are equal if two replicas agree on a producer id (docs/protocol.md, ANTI-ENTROPY).
@@ -421,12 +376,12 @@ class _Runs:
                 stop, value = run[1], run[2]
                 spans += 1
                 messages += run[1] - run[0]
-        assert self._spans == spans, f"counted {self._spans} spans, there are {spans}"
-        assert self._messages == messages, f"counted {self._messages} messages, there are {messages}"
+        assert self.spans == spans, f"counted {self.spans} spans, there are {spans}"
+        assert self.messages == messages, f"counted {self.messages} messages, there are {messages}"
         assert self._owned <= self.runs.keys()
 
 
-class SpanMap(_Runs, Generic[V]):
+class SpanMap(_Runs[tuple[Span, V]], Generic[V]):
     """A map from (producer id, seq) to a value, kept as runs of equal values.
 
     Values are compared with ``==``, should not be changed once they are in, and are never None, which
@@ -445,19 +400,10 @@ class SpanMap(_Runs, Generic[V]):
         overlap = self.MANY_OVERLAP(runs, seq, seq + 1)
         return overlap[0][2] if overlap else None
 
-    def items(self) -> list[tuple[Span, V]]:
-        """Return everything, in order of (producer id, start)."""
-        return [
-            (Span(producer_id, start, stop), value)
-            for producer_id in sorted(self.runs)
-            for start, stop, value in self._all(producer_id)
-        ]
-
     def spans_of(self, producer_id: ProducerId) -> list[tuple[Span, V]]:
         return [(Span(producer_id, start, stop), value) for start, stop, value in self._all(producer_id)]
 
     def within(self, span: Span) -> list[tuple[Span, V]]:
-        """Return the covered parts of ``span`` with their values, clipped to it, in order."""
         producer_id, start, stop = span
         overlap = self._overlap(producer_id, start, stop) if producer_id in self.runs else ()
         if not overlap:
@@ -500,9 +446,7 @@ class SpanMap(_Runs, Generic[V]):
     def set(self, span: Span, value: V) -> None:
         """Give every message of ``span`` the value, in place of any other; equal neighbours merge.
 
-        Raises:
-            ValueError: the value is None, or the span begins below 0 or ends before it begins.
-                Nothing was changed.
+        ValueError, and nothing changes, if the value is None, or the span begins below 0 or ends before it begins.
         """
         if value is None:
             raise ValueError(f"None is no value for {span}; remove the span instead")
@@ -511,13 +455,6 @@ class SpanMap(_Runs, Generic[V]):
             _refuse_unless_empty(span)
             return
         self.put(span, value)
-
-    def remove(self, span: Span) -> list[tuple[Span, V]]:
-        """Forget ``span``; return its parts with their values, clipped to it, in order."""
-        removed = self.within(span)
-        if removed:
-            self.put(span, None)
-        return removed
 
     def update(self, span: Span, fn: Callable[[V | None], V | None]) -> None:
         """Replace the value of each part of ``split(span)`` by ``fn(value)``; None removes the part.
@@ -543,7 +480,7 @@ class SpanMap(_Runs, Generic[V]):
         return f"SpanMap({{{', '.join(f'{span}: {value!r}' for span, value in self.items())}}})"
 
 
-class SpanSet(_Runs):
+class SpanSet(_Runs[Span]):
     """A set of (producer id, seq), kept as intervals. Spans with ``start == stop`` change and find nothing."""
 
     __slots__ = ()
@@ -559,19 +496,10 @@ class SpanSet(_Runs):
     def contains(self, producer_id: ProducerId, seq: int) -> bool:
         return bool(self._overlap(producer_id, seq, seq + 1))
 
-    def items(self) -> list[Span]:
-        """Return everything, in order of (producer id, start)."""
-        return [
-            Span(producer_id, run[0], run[1])
-            for producer_id in sorted(self.runs)
-            for run in self._all(producer_id)
-        ]
-
     def spans_of(self, producer_id: ProducerId) -> list[Span]:
         return [Span(producer_id, run[0], run[1]) for run in self._all(producer_id)]
 
     def within(self, span: Span) -> list[Span]:
-        """Return the parts of ``span`` that are in the set, in order."""
         producer_id, start, stop = span
         overlap = self._overlap(producer_id, start, stop) if producer_id in self.runs else ()
         if not overlap:
@@ -586,11 +514,7 @@ class SpanSet(_Runs):
         ]
 
     def add(self, span: Span) -> list[Span]:
-        """Put ``span`` into the set; return the parts that were not in it before, in order.
-
-        Raises:
-            ValueError: the span begins below 0 or ends before it begins. Nothing was changed.
-        """
+        """Put ``span`` into the set, or ValueError as `SpanMap.set`; return the parts that were not in it, in order."""
         _, start, stop = span
         if not 0 <= start < stop:
             _refuse_unless_empty(span)
@@ -600,18 +524,11 @@ class SpanSet(_Runs):
             self.put(span, True)
         return added
 
-    def remove(self, span: Span) -> list[Span]:
-        """Take ``span`` out of the set; return the parts that were in it, in order."""
-        removed = self.within(span)
-        if removed:
-            self.put(span, None)
-        return removed
-
     def __repr__(self) -> str:
         return f"SpanSet({{{', '.join(map(str, self.items()))}}})"
 
 
-def across(span: Span, tables: Sequence[_Runs]) -> list[tuple[Span, list[Any]]]:
+def across(span: Span, tables: Sequence[_Runs[Any]]) -> list[tuple[Span, list[Any]]]:
     """Return ``span`` in parts over which each of ``tables`` has one value, with the values, None for a gap.
 
     The value of a SpanSet is True.
