@@ -231,22 +231,6 @@ def open_and_replay(disk: MemoryDisk) -> tuple[list[JournalRecord], list[int]]:
     return replayed, damaged
 
 
-def test_a_flip_in_an_older_segment_is_an_error_or_found_when_the_body_is_read() -> None:
-    disk, _ = flipped_journal()
-    older = disk.list()[0]
-    for frame in frames_of(disk, older):
-        for offset in range(frame.offset, frame.end):
-            copy = disk.clone()
-            copy.flip(older, offset, offset % 8)
-            if offset < frame.body_offset:
-                with pytest.raises(StorageError, match=f"{older} is damaged at byte {frame.offset}"):
-                    start_store(copy)
-            else:
-                store, replayed = start_store(copy)
-                with pytest.raises(Exception, match="is damaged: its checksum does not match"):
-                    bodies_are_right(store, replayed)
-
-
 def test_a_snapshot_that_cannot_be_read_is_not_taken_for_a_crash() -> None:
     """Falling back to the segment before would bring back acked messages, so the node refuses to start."""
     disk, _ = flipped_journal()
