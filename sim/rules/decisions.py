@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from sortedcontainers import SortedDict
+
 from quorumq.core.messages import Accept, Prepare, PutGroup, PutReply, ReplicaListReply
 from quorumq.core.messages.effects import Effect, Persist, Send
 from quorumq.core.node import nodecore
@@ -41,11 +43,11 @@ _propose = Proposer.propose
 
 
 def vote_again(context: Context, sender: NodeId, message: Prepare | Accept, now: Now) -> list[Effect]:
-    decided, context.catalogue.groups = context.catalogue.groups, {}
+    decided, context.catalogue.groups = context.catalogue.groups, SortedDict()
     try:
         return vote(context, sender, message, now)
     finally:
-        context.catalogue.groups = {**context.catalogue.groups, **decided}
+        context.catalogue.groups.update(decided)
 
 
 def skip_and_go_on(
