@@ -130,10 +130,25 @@ def test_a_reject_of_what_was_purged_ends_the_claim_for_good() -> None:
     assert claims(cluster) == 0
 
 
-def claims(cluster: Cluster) -> int:
+def test_a_reject_of_an_acked_dead_letter_ends_the_claim_for_good() -> None:
+    """Seed 8900015: the message is ACKED then, and that ends no claim of the dead letters' reader."""
+    cluster = with_messages(1, hold_time_max=4.0)
+    got = receipts(cluster.ask("a", fetch(hold_time=HOLD_S)))
+    assert outcomes(cluster.ask("a", m.RejectRequest(got, death=DEATH))) == ["ok"]
+    read = receipts(cluster.ask("a", fetch("g!dead", hold_time=HOLD_S)))
+    assert extend(cluster, "b", read, CLAIM_S) == ["ok"]
+    cluster.ask("a", m.AckRequest(got))
+    assert claims(cluster, "g!dead") == 3
+    assert outcomes(cluster.ask("c", m.RejectRequest(read))) == [Code.ALREADY_SETTLED]
+    assert claims(cluster, "g!dead") == 0
+    cluster.crash("abc")
+    assert claims(cluster, "g!dead") == 0
+
+
+def claims(cluster: Cluster, group: str = "g") -> int:
     """Return the number of replicas at which a claim stands."""
     replicas = [replica for core in cluster.nodes.values() for replica in core.replicas.values()]
-    leases = [lease for replica in replicas for _, lease in replica.views.groups["g"].leases.items()]
+    leases = [lease for replica in replicas for _, lease in replica.views.look(group).leases.items()]
     return sum(lease.claim is not None for lease in leases)
 
 
