@@ -12,7 +12,19 @@ import pytest
 from quorumq.core import messages as m
 from tests.core.cluster import Cluster
 from tests.core.network import wipe
-from tests.core.steps import DEATH, check_failed, fetch, outcomes, peek, published, receipts, rewind, spans
+from tests.core.steps import (
+    DEATH,
+    check_failed,
+    drained,
+    fetch,
+    outcomes,
+    peek,
+    published,
+    receipts,
+    rewind,
+    spans,
+    with_messages,
+)
 
 
 @dataclass
@@ -78,3 +90,22 @@ def test_a_dead_letter_that_a_rewind_may_have_opened_is_left_and_told(case: Case
     assert (0, 1, "dead") in peek(cluster) or case.covers
     again = cluster.ask("c", request)
     assert isinstance(again, m.GroupReply | m.PurgeReply), again
+
+
+@pytest.mark.parametrize("how", ["purge", "latest", "neither"])
+def test_messages_that_were_reclaimed_stay_purged_though_a_replica_brings_them_back(how: str) -> None:
+    """a and b have reclaimed them. A group that begins later would get them from c, which was away."""
+    cluster = with_messages()
+    cluster.drop = lambda sender, to, message: "c" in (sender, to)
+    drained(cluster)
+    cluster.advance(20)
+    assert spans(cluster.ask("b", fetch("late"))) == []
+    if how == "purge":
+        assert cluster.ask("a", m.PurgeRequest("jobs", 0, "late")) == m.PurgeReply(0)
+    elif how == "latest":
+        cluster.ask("a", m.SetGroup("jobs", "late", "latest", 0, rewind=True))
+    listed = cluster.ask("a", m.PeekRequest("jobs", 0, "late", "open", None, 100, complete=True))
+    assert isinstance(listed, m.PeekReply)
+    assert listed.items == ()
+    cluster.hear_all(20)
+    assert spans(cluster.ask("a", fetch("late"))) == ([(0, 10)] if how == "neither" else [])

@@ -476,7 +476,8 @@ class ReplicaList(NamedTuple):
     Everything is listed, for any request: a message that is ready at one replica may be acked at another. Items
     come in the order of message ids, from behind the end of ``after``. ``reclaimed``: list what was reclaimed, too,
     and of all only what ``generation`` has settled of it. The answer says whether that has begun. ``named``: say only,
-    in ``open``, which of these are known.
+    in ``open``, which of these are known. ``requested``: list what was reclaimed and the group would read, in state
+    ``reclaimed``, because another replica may bring it back.
     """
 
     round: int
@@ -488,6 +489,7 @@ class ReplicaList(NamedTuple):
     reclaimed: bool = False
     generation: int = 0
     named: tuple[Span, ...] = ()
+    requested: bool = False
 
 
 class ReplicaListReply(NamedTuple):

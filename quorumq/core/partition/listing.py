@@ -30,6 +30,9 @@ from quorumq.core.values.types import STAMP_ZERO, Kind, Now, ProducerId, Record,
 
 PEEK_BYTES_MAX = limits.MIB
 
+RECLAIMED = "reclaimed"
+"""State of messages that were reclaimed, and that the group would read."""
+
 FIRST = Span(ProducerId("", 0, 0, 0), 0, 1)
 """A place in front of all messages: an empty page ends there while a replica still puts its producer ids in order."""
 
@@ -154,14 +157,15 @@ def replica_list_of(
     capacity, scanned = PEEK_BYTES_MAX, 0
     limit = max(1, min(message.limit, limits.PEEK_ITEMS_MAX))
     last = message.after
-    for part, batch in known_after(batches, last):
+    for part, batch in known_after(batches, last, requested=message.requested):
         for chunk, runs in view.chunks(part):
             if len(items) >= limit or capacity <= 0 or scanned > limits.REPLICA_LIST_SCAN_MAX:
                 return tuple(items), last
             scanned += runs
             last = chunk
+            gone = batch is None and message.requested and batches.requested.covers(chunk)
             for item in peek(batches, view, chunk, batch, now):
-                capacity -= append(items, item)
+                capacity -= append(items, item._replace(state=RECLAIMED) if gone else item)
     return tuple(items), None
 
 
@@ -227,21 +231,26 @@ def append(items: list[Peeked], item: Peeked, first: int = 0) -> int:
     return dead_letter.text_bytes if dead_letter is not None and len(items) > before else 0
 
 
-def known_after(batches: Batches, after: Span | None) -> Iterator[tuple[Span, StoredBatch | None]]:
-    """Yield the spans known here behind ``after``, in order, with their batch if it is here; none that was reclaimed.
+def known_after(
+    batches: Batches, after: Span | None, *, requested: bool = False
+) -> Iterator[tuple[Span, StoredBatch | None]]:
+    """Yield the spans known here behind ``after``, in order, with their batch if it is here.
 
-    It steps from run to run, however many numbers lie between them.
+    Of what was reclaimed there is only what a group would read, and that only if it is ``requested``. It steps from run
+    to run, however many numbers lie between them.
     """
     for producer_id in producer_ids_from(batches, after):
         start = after.stop if after is not None and producer_id == after.producer_id else 0
         here = (
             (span, batches.stored[slot.number]) for span, slot in batches.index.onward(producer_id, start)
         )
-        if producer_id in batches.absent.runs:
-            gone = ((span, None) for span, _ in batches.absent.onward(producer_id, start))
-            yield from heapq.merge(here, gone, key=itemgetter(0))
-        else:
-            yield from here
+        tables = (batches.absent, batches.requested) if requested else (batches.absent,)
+        gone = [
+            ((span, None) for span, _ in table.onward(producer_id, start))
+            for table in tables
+            if producer_id in table.runs
+        ]
+        yield from heapq.merge(here, *gone, key=itemgetter(0)) if gone else here
 
 
 def known_spans(batches: Batches, after: Span | None) -> Iterator[Span]:
@@ -333,6 +342,11 @@ def peek_as(view: GroupView, span: Span, now: Now, early: float, *, covered: boo
             item = Peeked(part, state, record, count.ended, remaining, owner, count.interruptions)
             join(items, item)
     return items
+
+
+def is_left(item: Peeked, group: str) -> bool:
+    """Return True if the group may still deliver this, also if another replica has to bring it back."""
+    return item.state == RECLAIMED or is_shown(item, group, "open")
 
 
 def is_shown(item: Peeked, group: str, which: str) -> bool:

@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from quorumq.core import messages as m
 from quorumq.core.cluster.rounds import Round, Votes, majority_of
 from quorumq.core.messages.effects import Effect
-from quorumq.core.partition.listing import is_shown
+from quorumq.core.partition.listing import RECLAIMED, is_left, is_shown
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.replica_list import ReplicaListCoordinator
 from quorumq.core.values import limits
 from quorumq.core.values.deadnames import DEAD_SUFFIX, source_of
 from quorumq.core.values.errors import Code
 from quorumq.core.values.printable import plural
-from quorumq.core.values.spans import SpanMap, SpanSet
+from quorumq.core.values.spans import SpanMap, SpanSet, subtract
 from quorumq.core.values.types import Kind, NodeId, Now, PartitionId, Record, Span, just_before, record_rank
 
 REPLICA_LIST_LIMIT = limits.RUNS_PER_STEP
@@ -34,7 +34,7 @@ class PurgeCoordinator(ReplicaListCoordinator):
     unknown.
     """
 
-    __slots__ = ("items", "only", "purged", "unclear", "upto", "votes", "writes")
+    __slots__ = ("items", "only", "purged", "reclaimed", "unclear", "upto", "votes", "writes")
 
     def __init__(self, key: int, partition: PartitionId, group: str, spans: tuple[Span, ...] = ()) -> None:
         which = "dead" if group.endswith(DEAD_SUFFIX) else "open"
@@ -42,11 +42,16 @@ class PurgeCoordinator(ReplicaListCoordinator):
         self.only = SpanSet.from_spans(spans)
         self.purged = 0
         self.unclear = 0
+        self.reclaimed = SpanSet()  # those of the page; they are settled, and not counted
         self.writes = False  # something was written, perhaps
         self.upto: Span | None = None
         self._skip()
         self.items: tuple[m.SpanRecord, ...] = ()
         self.votes = Votes()
+
+    @property
+    def wants_reclaimed(self) -> bool:
+        return self.which == "open"
 
     def on_page(self, context: Context, items: list[m.Peeked], upto: Span | None, now: Now) -> list[Effect]:
         kind = Kind.PURGED if self.which == "dead" else Kind.SKIPPED
@@ -55,10 +60,11 @@ class PurgeCoordinator(ReplicaListCoordinator):
         unseen: list[m.Peeked] = []
         if self.which == "open":
             items, unseen = split_unseen(items)
+        self.reclaimed = SpanSet.from_spans(item.span for item in items if item.state == RECLAIMED)
         self.items = tuple(
             m.SpanRecord(span, Record(item.record.generation, item.record.n, kind))
             for item in items
-            if is_shown(item, self.group, self.which) and item.record.kind == below
+            if self.is_named(item) and item.record.kind == below
             for span in self.chosen(item.span)
         )
         if self.which == "open":
@@ -93,12 +99,19 @@ class PurgeCoordinator(ReplicaListCoordinator):
         ):
             self.close_round(context, round_.number)
             self.purged += sum(
-                span.size for span, record in self.items if record.kind in (Kind.SKIPPED, Kind.PURGED)
+                part.size
+                for span, record in self.items
+                if record.kind in (Kind.SKIPPED, Kind.PURGED)
+                for part in subtract(span, self.reclaimed.within(span))
             )
             return self._next(context, now)
         if round_.everyone:
             return self.give_up(context, "too few replicas have written it")
         return []
+
+    def is_named(self, item: m.Peeked) -> bool:
+        """Return True if messages in this state are to be settled."""
+        return is_left(item, self.group) if self.which == "open" else is_shown(item, self.group, "dead")
 
     def chosen(self, span: Span) -> Sequence[Span]:
         """Return the part of this to settle: the named messages, or all if none is named."""

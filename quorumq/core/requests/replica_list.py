@@ -47,6 +47,11 @@ class ReplicaListCoordinator(Coordinator):
     def start(self, context: Context, now: Now) -> list[Effect]:
         return self.list_replicas(context, now)
 
+    @property
+    def wants_reclaimed(self) -> bool:
+        """Return True if messages are listed that were reclaimed, and that the group would read."""
+        return False
+
     def reads(self, topic: bytes, group: str) -> bool:
         return (self.partition.topic, source_of(self.group)) == (topic, group)
 
@@ -60,7 +65,8 @@ class ReplicaListCoordinator(Coordinator):
         self.answers = []
         round_ = self.open_round(context, members, now)
         epoch = context.catalogue.epoch_of(self.partition)
-        message = m.ReplicaList(round_.number, self.partition, epoch, self.group, self.after, self.limit)
+        which = (self.partition, epoch, self.group, self.after, self.limit)
+        message = m.ReplicaList(round_.number, *which, requested=self.wants_reclaimed)
         effects = self.ask(context, round_, self.partition, message, now)
         if len(members) - round_.unreachable.bit_count() < self.needed:
             return self.give_up(context, "too few replicas can be reached from here")

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from quorumq.core import messages as m
 from quorumq.core.cluster.rounds import Round, Votes, majority_of
 from quorumq.core.messages.effects import Effect
-from quorumq.core.partition.listing import is_shown
+from quorumq.core.partition.listing import is_left
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.coordinator import Coordinator
 from quorumq.core.requests.purge import dead_letters, settled_by_few, skipped_unseen, split_unseen
@@ -133,6 +133,7 @@ class Skipping:
             limit,
             reclaimed=bool(self.group.latest),
             generation=self.group.generation,
+            requested=not self.group.latest,
         )
         return self.owner.ask(context, round_, part.partition, ask, now)
 
@@ -228,7 +229,7 @@ class Skipping:
         open_items = [
             m.SpanRecord(item.span, item.record._replace(kind=Kind.SKIPPED))
             for item in items
-            if item.record.kind == Kind.OPEN and is_shown(item, self.group.name, "open")
+            if item.record.kind == Kind.OPEN and is_left(item, self.group.name)
         ]
         others = (*settled_by_few(items, answers), *skipped_unseen(unseen))
         return (*open_items, *(m.SpanRecord(*item) for item in others))
