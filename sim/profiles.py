@@ -83,7 +83,10 @@ def draw_moves(rng: random.Random) -> Options:
 def draw_calm(rng: random.Random) -> Options:
     """Draw clusters without faults, in which clients publish, consume and ack, and nothing waits for long.
 
-    In two thirds of the seeds slots move meanwhile, and nodes are added, drained and removed.
+    In two thirds of the seeds slots move meanwhile, and nodes are added, drained and removed. Connections keep their
+    order, as TCP does: a RELEASE that comes before its HOLD leaves a hold without a client. No session is closed
+    for being idle. In half of the seeds each group has one client, so that no other client takes its messages. Holds
+    are long, because a FETCH is parked for a tenth of its hold.
     """
     options = draw_moves(rng)
     none = "loss duplicate spikes slow reject dead extend claim leave vanish partial shred replay redrive rewind unmake"
@@ -93,23 +96,26 @@ def draw_calm(rng: random.Random) -> Options:
         none += " moves joining"
     calm: dict[str, Any] = {
         **dict.fromkeys(none.split(), 0),
-        "hold_time_max": 8.0,
-        "hold_times": (4.0, 8.0),
+        "fifo": True,
+        "partitions": rng.choice((1, 2, 4)),
+        "hold_time_max": 20.0,
+        "hold_times": (4.0, 20.0),
+        "session_idle": 86_400.0,
         "max_deliveries": 50,
         "auto_create_groups": True,
         "fetch_bytes": 1 << 20,
         "batches": 12,
         "fault_time": 8.0,
-        "wait_max": 1.0,
+        "wait_max": 0.7,
     }
     options = dataclasses.replace(options, **calm)
     return dataclasses.replace(
         options,
         latency=min(options.latency, 0.01),
         fsync=min(options.fsync, 0.01),
-        moves=min(options.moves, 0.1),
         batch_messages=min(options.batch_messages, 8),
         fetch_messages=max(options.fetch_messages, 4),
+        consumers=rng.choice((options.groups, options.consumers)),
     )
 
 

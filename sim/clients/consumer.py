@@ -65,7 +65,7 @@ class Consumer(Deriving):
             return
         shortest, longest = options.hold_times
         hold = shortest if rng.random() < 0.5 else rng.uniform(shortest, longest)
-        wait = rng.choice((0.0, 0.2, 1.0))
+        wait = rng.choice((0.0, 0.2, 1.0 if not options.wait_max else 2.0))
         at_once = self.world.healed or options.wait_max
         least = 1 if at_once or rng.random() < 0.8 else rng.randint(1, options.fetch_messages)
         most = options.fetch_healed if self.world.healed else options.fetch_messages

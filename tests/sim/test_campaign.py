@@ -12,8 +12,12 @@ from rich.console import Console
 
 import sim.campaign
 from quorumq.core.messages import ReceiptPart, RejectRequest
+from quorumq.core.messages.effects import Effect
 from quorumq.core.node.voter import Voter
 from quorumq.core.partition.batches import Batches, Missing
+from quorumq.core.requests.context import Context
+from quorumq.core.requests.placing import Placing
+from quorumq.core.requests.remote import SplitCoordinator, SubFetch
 from quorumq.core.values.types import Now, Span
 from quorumq.history.reader import read_history
 from sim.__main__ import main
@@ -46,11 +50,22 @@ def pulls_after_the_grace(self: Batches, entry: Missing, now: Now) -> bool:
     return entry.since + self.node.config.sync_grace <= now.mono
 
 
+_go_on = SplitCoordinator._go_on
+
+
+def waits_for_other_sub_fetches(
+    self: SplitCoordinator, context: Context, now: Now, ended: SubFetch | None = None
+) -> list[Effect]:
+    return _go_on(self, context, now)
+
+
 @pytest.mark.parametrize(
     ("seed", "owner", "name", "plant"),
     [
-        (252, Batches, "_is_overdue", pulls_after_the_grace),
+        (33, Batches, "_is_overdue", pulls_after_the_grace),
         (32, Voter, "_refuse_untrusted", lambda *args: []),
+        (252, Placing, "wait_to_adopt", lambda *args: []),
+        (59, SplitCoordinator, "_go_on", waits_for_other_sub_fetches),
     ],
 )
 def test_the_calm_profile_finds_long_waits(
