@@ -107,8 +107,8 @@ async def test_a_rewind_is_repeated_at_another_node_and_the_newest_generation_co
         await client.create_group("jobs", "g")
         cluster.lose = lambda node, request: node == "a" and isinstance(request, m.SetGroup)
         group = await client.rewind("jobs", "g", "earliest")
-        assert len(cluster.of(m.SetGroup)) == 3, (
-            "the creation, the one whose answer was lost, the one that was heard"
+        assert len(cluster.of(m.SetGroup)) == 4, (
+            "the creation, the one whose answer was lost, the one that was late after that, the one that was heard"
         )
         (known,) = (await client.metadata("jobs")).groups
         assert known == group

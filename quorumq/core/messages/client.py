@@ -327,6 +327,9 @@ class SetGroup(NamedTuple):
 
     ``start`` is "earliest", "latest" (what is published from now on), or "time": batches published at or after
     ``from_ms`` by their producers' clocks. Without ``rewind``, a group that is there stays as it is.
+
+    With ``id``, it is about this ``generation`` of the group in the topic of this id, and does nothing to a later one.
+    So a request that arrives late spoils nothing. The other requests about groups have these fields, too.
     """
 
     topic: str
@@ -334,45 +337,58 @@ class SetGroup(NamedTuple):
     start: str = "earliest"
     from_ms: int = 0
     rewind: bool = False
+    id: bytes | None = None
+    generation: int = 0
 
 
 class DeleteGroup(NamedTuple):
-    """Delete a group, with all that was recorded for it and its dead letters."""
+    """Delete a group, with all that was recorded for it and its dead letters. See SetGroup."""
 
     topic: str
     group: str
+    id: bytes | None = None
+    generation: int = 0
 
 
 class PauseGroup(NamedTuple):
-    """Pause a group, or resume it: while it is paused, no FETCH gets messages of it."""
+    """Pause a group, or resume it: while it is paused, no FETCH gets messages of it.
+
+    It is about each generation until the group is deleted.
+    """
 
     topic: str
     group: str
     paused: bool
+    id: bytes | None = None
+    generation: int = 0
 
 
 class LimitGroup(NamedTuple):
     """Limit the deliveries to a group: ``per_second``, and up to ``burst`` at once.
 
-    A ``per_second`` of 0 ends the limit. A ``burst`` of 0 leaves it to the node.
+    A ``per_second`` of 0 ends the limit. A ``burst`` of 0 leaves it to the node. See PauseGroup.
     """
 
     topic: str
     group: str
     per_second: float
     burst: int = 0
+    id: bytes | None = None
+    generation: int = 0
 
 
 class PurgeRequest(NamedTuple):
     """PURGE a group's backlog in one partition, or its dead letters if ``group`` ends in "!dead".
 
-    ``spans``: only these messages; all if there are none.
+    ``spans``: only these messages; all if there are none. See SetGroup.
     """
 
     topic: str
     partition: int
     group: str
     spans: tuple[Span, ...] = ()
+    id: bytes | None = None
+    generation: int = 0
 
 
 class PurgeReply(NamedTuple):

@@ -248,12 +248,23 @@ class RequestRouter:
         topic = self.context.catalogue.register_with(request.id, request.name)
         if topic is not None and topic.name == request.name:
             return DeleteTopicCoordinator(key, request, topic)
-        self.context.catalogue.named(request.name)
-        detail = (
-            f"topic {request.name!r} with the id {request.id.hex()} is gone, or never was; another one has its "
-            "name, and is left alone: delete again to delete that"
-        )
-        return m.Failed(Code.NOT_FOUND, detail)
+        self._meant(request.name, request.id)
+        raise AssertionError("its register would have been found")
+
+    def _meant(self, name: str, id_: bytes | None) -> Topic:
+        """Return the topic of that name, which is to have this id unless that is None.
+
+        Raises:
+            RequestRefused: there is none, or another one.
+        """
+        topic = self.context.catalogue.named(name)
+        if id_ is not None and id_ != topic.id:
+            m.refuse_if(
+                f"topic {name!r} with the id {id_.hex()} is gone, or never was; another one has its name, and is left "
+                "alone: do it again to do it to that",
+                Code.NOT_FOUND,
+            )
+        return topic
 
     def close_session(
         self, caller: Caller, producer_id: ProducerId, partitions: tuple[PartitionId, ...], now: Now
@@ -281,7 +292,7 @@ class RequestRouter:
         if request.group.endswith(DEAD_SUFFIX):
             m.refuse_if(f"group {request.group!r} is one of dead letters: redrive or purge them instead")
         m.refuse_if(check_group_name(request.group))
-        topic = self.context.catalogue.named(request.topic)
+        topic = self._meant(request.topic, request.id)
         full = self._no_capacity_for_group(topic, request.group) or self.context.state.no_capacity(Kind.OPEN)
         m.refuse_if(full, Code.STORAGE_FULL)
         there = request.rewind or self.context.catalogue.reads(topic.id, request.group)
@@ -291,7 +302,7 @@ class RequestRouter:
     def _pause_group(self, key: int, request: m.PauseGroup | m.LimitGroup) -> Admitted:
         if isinstance(request, m.LimitGroup):
             m.refuse_if(check_limit(request))
-        topic = self.context.catalogue.named(request.topic)
+        topic = self._meant(request.topic, request.id)
         if not self.context.catalogue.reads(topic.id, request.group):
             return self.context.catalogue.no_group(request.topic, request.group)
         kind = PauseCoordinator if isinstance(request, m.PauseGroup) else LimitCoordinator
@@ -321,8 +332,9 @@ class RequestRouter:
     def _purge(self, key: int, request: m.PurgeRequest) -> Admitted:
         m.refuse_if(self.context.state.no_capacity(Kind.PURGED), Code.STORAGE_FULL)
         topics, group = dead_letter_names((request.topic,), request.group)
+        self._meant(topics[0], request.id)
         partition = self._read_by(topics[0], request.partition, group.removesuffix(DEAD_SUFFIX))
-        return PurgeCoordinator(key, partition, group, request.spans)
+        return PurgeCoordinator(key, partition, group, request)
 
     def _redrive(self, key: int, request: m.RedriveRequest) -> Admitted:
         request = request._replace(group=request.group.removesuffix(DEAD_SUFFIX))
@@ -506,7 +518,7 @@ ADMITTED: Final[dict[type, Callable[[RequestRouter, int, Any, Now], Admitted]]] 
     m.ExtendRequest: lambda router, key, request, now: router._extend(key, request),
     m.SetGroup: lambda router, key, request, now: router._set_group(key, request),
     m.DeleteGroup: lambda router, key, request, now: DeleteGroupCoordinator(
-        key, request, router.context.catalogue.named(request.topic).id
+        key, request, router._meant(request.topic, request.id).id
     ),
     m.PauseGroup: lambda router, key, request, now: router._pause_group(key, request),
     m.LimitGroup: lambda router, key, request, now: router._pause_group(key, request),

@@ -199,3 +199,10 @@ class Coordinator(Pending):
     ) -> list[Effect]:
         """Answer with an error; ``needed`` and ``answered`` if no majority was available."""
         return self.finish(context, m.Failed(code, detail, needed, answered))
+
+
+def late(group: str, generation: int) -> m.Failed:
+    """Return the answer to a request that is about an earlier generation of a group."""
+    since = f"since its generation {generation}"
+    detail = f"group {group!r} was rewound, deleted or made again {since}: it is left as it is"
+    return m.Failed(Code.STALE_GENERATION, detail)

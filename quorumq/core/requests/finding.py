@@ -43,6 +43,7 @@ def to_find(context: Context, request: m.ClientRequest) -> m.RegistersRequest | 
     partitions: Iterable[PartitionId] = ()
     ids: dict[bytes, None] = {}
     group, highest = "", -1  # group and highest number of the named partitions
+    about: bytes | None = None  # id of the topic that is meant, if the request says which
     match request:
         case m.Publish():
             partitions = (request.batch.header.partition,)
@@ -56,11 +57,13 @@ def to_find(context: Context, request: m.ClientRequest) -> m.RegistersRequest | 
         case m.PurgeRequest() | m.PeekRequest() | m.RedriveRequest():
             names, group = dead_letter_names((request.topic,), request.group)
             highest = request.partition
+            about = request.id if isinstance(request, m.PurgeRequest) else None
         case m.LabelsRequest():
             names = (request.topic,)
         case m.SetGroup() | m.DeleteGroup() | m.PauseGroup() | m.LimitGroup():
             names = (request.topic,)
             group = request.group if not isinstance(request, m.SetGroup) or request.rewind else ""
+            about = request.id
         case m.Metadata():
             names = request.topics
         case m.AlterTopic() | m.MovePartition():
@@ -86,6 +89,8 @@ def to_find(context: Context, request: m.ClientRequest) -> m.RegistersRequest | 
             continue
         if highest >= topic.partitions:
             ids[topic.id] = None
+        if about is not None and about != topic.id:
+            ids[about] = None
         source = group.removesuffix(DEAD_SUFFIX)
         if isinstance(request, m.Fetch):
             needed = source != group or not catalogue.makes_group(topic, group)

@@ -60,6 +60,9 @@ class GroupCoordinator(GroupChange):
         known = self.known(context)
         if self.finds_none(known):
             return self.finish(context, context.catalogue.no_group(self.request.topic, self.request.group))
+        late = known is not None and self.is_late(known)
+        if late and self.change is None:
+            return self.refuse_late(context)
         if known is not None and self.is_fine(known):
             self.change = known
             return self.write(context, now)
@@ -165,6 +168,8 @@ class GroupCoordinator(GroupChange):
         newest = self.known(context)
         assert newest is not None
         assert self.change is not None
+        if self.is_late(newest) and not self.own:
+            return self.refuse_late(context)
         if self.is_undone(newest):
             self.change = None
             return self.start(context, now)
@@ -197,7 +202,11 @@ class DeleteGroupCoordinator(GroupCoordinator):
         return known is None
 
     def is_fine(self, known: Group) -> bool:
-        return False
+        return super().is_late(known)
+
+    def is_late(self, known: Group) -> bool:
+        """Return True if the group was made again, or rewound, since; if it is deleted, that is as wanted."""
+        return super().is_late(known) and not known.deleted
 
     def wish(self, known: Group | None, ballot: Stamp) -> Group:
         assert known is not None

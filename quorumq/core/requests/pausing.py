@@ -40,6 +40,10 @@ class PauseCoordinator(GroupChange):
         """Return the register with the field as the request asks for it."""
         return group._replace(pause=Pause(group.buried, stamp, self.request.paused))
 
+    def is_late(self, known: Group) -> bool:
+        """Return True if the group was deleted since the generation that the request names: a rewind is no matter."""
+        return self.request.id is not None and known.buried > self.request.generation
+
     def ends(self, group: Group) -> bool:
         """Return True if the request lets deliveries go on, which a full disk must not prevent."""
         return group.pause.on and not self.request.paused
@@ -48,6 +52,8 @@ class PauseCoordinator(GroupChange):
         known = self.known(context)
         if known is None or known.deleted:
             return self.finish(context, context.catalogue.no_group(self.request.topic, self.request.group))
+        if self.is_late(known):
+            return self.refuse_late(context)
         context.state.clock.merge(self.setting(known).stamp.time)
         stamp = context.state.clock.fresh(now)
         if self.writes and (stamp is None or self.writes > WRITES_MAX):
@@ -63,6 +69,8 @@ class PauseCoordinator(GroupChange):
     def on_registered(self, context: Context, topic: bytes, now: Now) -> list[Effect]:
         newest = self.known(context)
         if newest is None or newest.deleted or self.setting(newest) != self.written:
+            return self.start(context, now)
+        if self.setting(newest).buried != newest.buried:  # the group was made again since: it counts no more
             return self.start(context, now)
         return self.answer(context, newest)
 

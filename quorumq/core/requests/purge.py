@@ -9,10 +9,12 @@ from quorumq.core.cluster.rounds import Round, Votes, majority_of
 from quorumq.core.messages.effects import Effect
 from quorumq.core.partition.listing import RECLAIMED, is_left, is_shown
 from quorumq.core.requests.context import Context
+from quorumq.core.requests.coordinator import late
 from quorumq.core.requests.replica_list import ReplicaListCoordinator
 from quorumq.core.values import limits
 from quorumq.core.values.deadnames import DEAD_SUFFIX, source_of
 from quorumq.core.values.errors import Code
+from quorumq.core.values.limits import NUMBERS_END
 from quorumq.core.values.printable import plural
 from quorumq.core.values.spans import SpanMap, SpanSet, subtract
 from quorumq.core.values.types import Kind, NodeId, Now, PartitionId, Record, Span, just_before, record_rank
@@ -34,12 +36,15 @@ class PurgeCoordinator(ReplicaListCoordinator):
     unknown.
     """
 
-    __slots__ = ("items", "only", "purged", "reclaimed", "unclear", "upto", "votes", "writes")
+    __slots__ = ("items", "newest", "only", "purged", "reclaimed", "unclear", "upto", "votes", "writes")
 
-    def __init__(self, key: int, partition: PartitionId, group: str, spans: tuple[Span, ...] = ()) -> None:
+    def __init__(self, key: int, partition: PartitionId, group: str, request: m.PurgeRequest) -> None:
         which = "dead" if group.endswith(DEAD_SUFFIX) else "open"
         super().__init__(key, partition, source_of(group), which, None, REPLICA_LIST_LIMIT)
-        self.only = SpanSet.from_spans(spans)
+        self.newest = (
+            request.generation if request.id is not None else NUMBERS_END
+        )  # later ones are left as they are
+        self.only = SpanSet.from_spans(request.spans)
         self.purged = 0
         self.unclear = 0
         self.reclaimed = SpanSet()  # those of the page; they are settled, and not counted
@@ -54,6 +59,11 @@ class PurgeCoordinator(ReplicaListCoordinator):
         return self.which == "open"
 
     def on_page(self, context: Context, items: list[m.Peeked], upto: Span | None, now: Now) -> list[Effect]:
+        known = context.catalogue.group(self.partition.topic, self.group)
+        present = known.generation if known is not None else 0
+        if max(present, *[item.record.generation for item in items], 0) > self.newest:
+            refusal = late(self.group, self.newest)
+            return self.give_up(context, refusal.detail) if self.writes else self.finish(context, refusal)
         kind = Kind.PURGED if self.which == "dead" else Kind.SKIPPED
         below = Kind.DEAD if self.which == "dead" else Kind.OPEN
         self.upto = upto

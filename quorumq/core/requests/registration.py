@@ -25,7 +25,7 @@ from quorumq.core.cluster.rounds import Round, majority_of
 from quorumq.core.cluster.topics import required_sets
 from quorumq.core.messages.effects import Effect, Send
 from quorumq.core.requests.context import Context
-from quorumq.core.requests.coordinator import Coordinator
+from quorumq.core.requests.coordinator import Coordinator, late
 from quorumq.core.requests.proposing import PROPOSALS_MAX, Proposer
 from quorumq.core.requests.skipping import Skipping
 from quorumq.core.values.errors import Code
@@ -296,6 +296,14 @@ class GroupChange(Coordinator):
 
     def known(self, context: Context) -> Group | None:
         return context.catalogue.group(self.topic, self.request.group)
+
+    def is_late(self, known: Group) -> bool:
+        """Return True if the request names a generation, and the group was changed since."""
+        return self.request.id is not None and known.generation > self.request.generation
+
+    def refuse_late(self, context: Context) -> list[Effect]:
+        """Fail: nothing is done to a later generation than the one that the request is about."""
+        return self.finish(context, late(self.request.group, self.request.generation))
 
     def write(self, context: Context, now: Now) -> list[Effect]:
         """Write the register that is known here to all partitions: `on_registered` hears of it."""
