@@ -296,10 +296,11 @@ class Usage:
             there = sum(client.sees(topic.name) for topic in catalogue.live())
             self._topics.ask(client, "topic", self.quotas.topics, there, new, catalogue.names, now)
         if self.quotas.groups is not None and (new := new_groups(request, catalogue)):
-            names = {topic.id: topic.name for topic in catalogue.live()}
             there = sum(
-                not group.deleted and topic in names and client.may("consume", names[topic], name)
-                for (topic, name), group in catalogue.groups.items()
+                not group.deleted and client.may("consume", topic.name, group.name)
+                for topic in catalogue.live()
+                if client.may("consume", topic.name, None)
+                for group in catalogue.group_registers(topic.id)
             )
             self._groups.ask(client, "group", self.quotas.groups, there, new, catalogue.groups, now)
 
