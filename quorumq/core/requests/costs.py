@@ -38,6 +38,8 @@ def _of_fetch(catalogue: Catalogue, request: m.Fetch) -> int:
         key = (catalogue.living[topics[0]], request.group)
         if key not in catalogue.groups and not request.group.endswith(DEAD_SUFFIX):
             return limits.COSTLY_PER_STEP  # it makes the group, as SetGroup does
+        if not catalogue.reads(key[0], request.group.removesuffix(DEAD_SUFFIX)):
+            return limits.CHEAP + UNKNOWN * catalogue.live_groups[key[0]]  # the answer has a hint
         return len(request.partitions) or len(catalogue.topics[catalogue.living[topics[0]]].replicas)
     looked_at = _of_names(catalogue, topics)
     if looked_at >= limits.COSTLY_PER_STEP:
