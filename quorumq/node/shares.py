@@ -37,7 +37,7 @@ BODY_BYTES: Final = 16 * KIB
 ANSWER_BYTES: Final = 64 * KIB
 """Bytes of an answer that cost as much as a small request: they are read, and sent to one client."""
 
-SPANS: Final = 3
+SPANS: Final = 2
 """Spans of a batch that cost as much as a small request, beside their bytes: each replica looks for the producer id
 of each, and keeps it."""
 
