@@ -1,191 +1,148 @@
-"""Effects of each attack on a well-behaved client: `python -m tests.measure.attacks`.
+"""A calm client of the wire beside a hostile one: `python -m tests.measure.attacks [WORD …]`.
 
-Three processes, and one client that publishes, fetches and acks one small message after another. Its p99 is taken alone
-and beside each attack, in turns, each attack at full pace from a process and an address of its own. Besides the time,
-the processor time that the node took in each cycle is counted: it does not depend on how busy the machine is. The bar:
-three times the p99 alone at most. No test: machines are too noisy for it.
+Three nodes with a clients file run in this process, with disks and sockets in memory. The calm client publishes,
+fetches and acks one small message after another, alone and beside each attack of another client at the same node, in
+turns. As in tests/measure/neighbours.py, which attacks through a gateway, the processor time of the process in each
+cycle is counted, and time goes on only while that is spent. The bar: three times that alone at most.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import multiprocessing
 import os
-import statistics
-import sys
-import time
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import trio
+
 from quorumq.core import messages as m
 from quorumq.core.values import limits
-from quorumq.lab.local import LocalCluster
-from tests.e2e.raw import Raw, publish, receipts
+from quorumq.core.values.types import DERIVED, PartitionId, ProducerId, Span, Topic
+from quorumq.node.clients import Entry, new_token, write_clients
+from quorumq.wire.batch import SPANS_MAX, Message, encode_record, pack_spans
+from quorumq.wire.codec import signed_items
+from sim.shell.memory import WALL_MS
+from tests.measure.neighbours import Attack, compare, parse, processor_clock
+from tests.node.memory import Client, World, publish, receipts, world
 
-SECONDS: Final = 6.0
-TURNS: Final = 3
-NAMES: Final = 1000
-
-Attack = Callable[[str], Iterator[object]]
-"""Attacks the node at an address, a little with each step."""
-
-FETCH: Final = m.Fetch(("jobs",), "g", 100, limits.FETCH_BYTES_MAX, 1, 1, 0.0, 5.0, 0.0)
-WAITING: Final = FETCH._replace(max_messages=1, max_wait=10.0)
-
-
-def waiting(address: str) -> Iterator[object]:
-    """Twenty connections, each with 60 small FETCHes that wait, over 50 groups, sent again each half second."""
-    with contextlib.ExitStack() as stack:
-        raws = [stack.enter_context(Raw(address, source=SOURCE)) for _ in range(20)]
-        raws[0].ask(m.CreateTopic("jobs"))
-        for raw in raws:
-            raw.sock.settimeout(0.0)
-        while True:
-            for raw in raws:
-                with contextlib.suppress(OSError):
-                    for at in range(60):
-                        raw.send(WAITING._replace(group=f"w{at % 50}"))
-                with contextlib.suppress(OSError):
-                    while raw.sock.recv(1 << 16):
-                        pass
-            yield time.sleep(0.5)
+NAMES: Final = tuple(f"hostile-{number}" for number in range(1000))
+FETCH: Final = m.Fetch(("hostile-jobs",), "g", 1, limits.FETCH_BYTES_MAX, 1, 1, 0.0, 5.0, 0.0)
+PAYLOAD: Final = os.urandom(limits.PAYLOAD_BYTES_MAX - 1000)
+RECORD: Final = encode_record(Message(b"x"))
 
 
-def flooding(make: Callable[[Raw], Callable[[int], object]], in_flight: int) -> Attack:
-    """``in_flight`` requests of a kind under way at any time, on one connection."""
+class User:
+    """A client of the wire; each task of it has its own connection."""
 
-    def attack(address: str) -> Iterator[object]:
-        with Raw(address, timeout=60.0, source=SOURCE) as raw:
-            request = make(raw)
-            sent = [raw.send(request(at)) for at in range(in_flight)]
-            for at in itertools.count(in_flight):
-                yield raw.receive(sent.pop(0))
-                sent.append(raw.send(request(at)))
+    topic: Topic
+    producer_id: ProducerId
+    bent: Any  # signed item whose signature is wrong by a bit
 
-    return attack
+    def __init__(self, world: World, name: str, token: str) -> None:
+        self.world, self.name, self.token = world, name, token
+        self.clients: dict[trio.lowlevel.Task, Client] = {}
+        self.published: Iterator[int] = itertools.count()
+        self.numbers: Iterator[int] = itertools.count()
 
+    async def client(self) -> Client:
+        """Return the connection of the current task."""
+        task = trio.lowlevel.current_task()
+        if task not in self.clients:
+            self.clients[task] = await self.world.client("a", token=self.token)
+        return self.clients[task]
 
-def big_batches(raw: Raw) -> Callable[[int], object]:
-    topic, producer_id = raw.topic(f"big-{os.getpid()}"), raw.session()
-    payload = os.urandom(limits.PAYLOAD_BYTES_MAX - 1000)
-    return lambda at: publish(topic, producer_id, 4 * at, [payload] * 4)
+    async def ask(self, request: object) -> Any:
+        """Return the answer to a request, which may be refused."""
+        return await (await self.client()).ask(request)
 
+    async def begin(self) -> None:
+        """Make its topic and session, and settle a first message."""
+        client = await self.client()
+        self.topic, self.producer_id = await client.topic(f"{self.name}-jobs"), await client.session()
+        await self.cycle()
 
-def forged(raw: Raw) -> Callable[[int], object]:
-    topic, producer_id = raw.topic(f"forged-{os.getpid()}"), raw.session()
-    raw.publish(topic, producer_id, 0, [b"x"])
-    (item,) = receipts(raw.ask(FETCH._replace(topics=(topic.name,), max_wait=1.0)))
-    bent = item._replace(signed=item.signed[:-1] + bytes([item.signed[-1] ^ 1]))
-    return lambda at: m.AckRequest((bent,) * 800)
-
-
-def churning(raw: Raw) -> Callable[[int], object]:
-    made: list[Any] = []
-
-    def request(at: int) -> object:
-        if made:
-            return m.DeleteTopic(made[0].name, made.pop().id)
-        made.append(raw.topic(f"churn-{os.getpid()}-{at % 64}", partitions=64))
-        return m.Metadata(("jobs",))
-
-    return request
-
-
-def browsing(raw: Raw) -> Callable[[int], object]:
-    topic, producer_id = raw.topic(f"browsed-{os.getpid()}"), raw.session()
-    for at in range(200):
-        raw.publish(topic, producer_id, at, [b"x" * 1000])
-    raw.ask(FETCH._replace(topics=(topic.name,), max_messages=1, max_wait=1.0))
-    return lambda at: m.PeekRequest(topic.name, 0, "g", "all", (0, 0), 256, complete=True)
+    async def cycle(self) -> None:
+        """Publish, fetch and ack one message."""
+        sent = await self.ask(publish(self.topic, self.producer_id, next(self.published), b"hello"))
+        assert isinstance(sent, m.PublishReply), sent
+        (item,) = receipts(await self.ask(FETCH._replace(topics=(self.topic.name,), max_wait=1.0)))
+        assert isinstance(await self.ask(m.AckRequest(signed_items((item,)))), m.SettleReply)
+        self.bent = item._replace(signed=item.signed[:-1] + bytes([item.signed[-1] ^ 1]))
 
 
-SOURCE: Final = "127.0.0.2"
-"""The attackers' address: they are another client than the one whose p99 is taken."""
+def asking(make: Callable[[User, int], object]) -> Attack:
+    """Return an attack by requests that are made by their number."""
+    return lambda user: user.ask(make(user, next(user.numbers)))
 
-ATTACKS: Final[dict[str, Attack]] = {
-    "S10 1,200 small FETCHes wait": waiting,
-    "S10 2 batches of 4 MB in flight": flooding(big_batches, 2),
-    "S10 16 FETCHes of 1,000 names in flight": flooding(
-        lambda raw: lambda at: FETCH._replace(topics=tuple(f"none{n}" for n in range(NAMES))), 16
+
+async def waiting(user: User) -> None:
+    """Send 60 small FETCHes that wait, over 50 groups, and again after half a second."""
+    client = await user.client()
+    for at in range(60):
+        await client.send(FETCH._replace(group=f"w{at % 50}", max_wait=10.0))
+    await trio.sleep(0.5)
+    client.transport._taken()
+
+
+def big_batch(user: User, at: int) -> object:
+    return publish(user.topic, user.producer_id, 1000 + 4 * at, *[PAYLOAD] * 4)
+
+
+def making_groups(user: User, at: int) -> object:
+    """Return a FETCH that makes its group: 1,000 in each of some topics."""
+    return FETCH._replace(topics=(f"hostile-{at // 1000}",), group=f"g{at}")
+
+
+def deriving(user: User, at: int) -> object:
+    """Return a batch of new producer ids."""
+    numbers = range(SPANS_MAX * at, SPANS_MAX * (at + 1))
+    spans = tuple(sorted(Span(ProducerId(DERIVED, n, 7 * n, n), 0, 1) for n in numbers))
+    return m.Publish(pack_spans(PartitionId(user.topic.id, 0), spans, WALL_MS, [RECORD] * SPANS_MAX))
+
+
+async def churning(user: User) -> None:
+    """Make a topic of 64 partitions, and delete it."""
+    topic = await (await user.client()).topic(f"hostile-churn-{next(user.numbers)}", partitions=64)
+    await user.ask(m.DeleteTopic(topic.name, topic.id))
+
+
+ATTACKS: Final[dict[str, tuple[int, Attack]]] = {
+    "1,200 small FETCHes that wait": (20, waiting),
+    "16 FETCHes of 1,000 names": (16, asking(lambda user, at: FETCH._replace(topics=NAMES))),
+    "16 FETCHes that make groups": (16, asking(making_groups)),
+    "4 ACKs of 800 forged receipts": (4, asking(lambda user, at: m.AckRequest((user.bent,) * 800))),
+    "topics of 64 partitions, made and deleted": (1, churning),
+    "4 PEEKs complete": (
+        4,
+        asking(lambda user, at: m.PeekRequest(user.topic.name, 0, "g", "all", (0, 0), 256, complete=True)),
     ),
-    "S10 4 ACKs of 800 forged receipts in flight": flooding(forged, 4),
-    "S10 topics of 64 partitions, made and deleted": flooding(churning, 1),
-    "S10 4 BROWSEs complete in flight": flooding(browsing, 4),
+    "2 batches of 4 MB": (2, asking(big_batch)),
+    "4 batches of 1,024 producer ids": (4, asking(deriving)),
 }
+"""Requests under way, and each of them."""
 
 
-def attack_process(name: str, address: str) -> None:
-    for _ in ATTACKS[name](address):
-        pass
-
-
-def processor_s(process: int) -> float:
-    """Processor time of all threads of a process so far."""
-    tasks = Path(f"/proc/{process}/task").glob("*/schedstat")
-    return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
-
-
-def served(
-    raw: Raw, topic: Any, producer_id: Any, seq: int, seconds: float, process: int
-) -> list[tuple[float, float]]:
-    """Seconds that each message took from its publish until its ack, and those of the node's processor."""
-    times: list[tuple[float, float]] = []
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        began, used = time.monotonic(), processor_s(process)
-        raw.publish(topic, producer_id, seq + len(times), [b"hello"])
-        got = receipts(raw.ask(FETCH._replace(topics=(topic.name,), group="served", max_wait=1.0)))
-        assert got, "no other client reads as this group"
-        raw.ask(m.AckRequest(tuple(got)))
-        times.append((time.monotonic() - began, processor_s(process) - used))
-    return times
-
-
-def main() -> None:
-    words = sys.argv[1:]
-    context = multiprocessing.get_context("spawn")
-    with LocalCluster(3, settings={"log_level": "error"}) as cluster:
-        address = cluster.addresses[0]
-        with Raw(address) as raw:
-            for number in range(100):
-                raw.topic(f"other-{number}")
-            raw.topic("jobs")
-            topic, producer_id = raw.topic("served"), raw.session()
-            process = cluster.pid("n1")
-            seq = len(served(raw, topic, producer_id, 0, 2.0, process))
-            for name in ATTACKS:
-                if words and not any(word in name for word in words):
-                    continue
-                alone: list[tuple[float, float]] = []
-                beside: list[tuple[float, float]] = []
-                for _ in range(TURNS):
-                    for times, attacked in ((alone, False), (beside, True)):
-                        attacker = context.Process(target=attack_process, args=(name, address), daemon=True)
-                        if attacked:
-                            attacker.start()
-                            time.sleep(1.5)
-                        more = served(raw, topic, producer_id, seq, SECONDS, process)
-                        times += more
-                        seq += len(more)
-                        if attacked:
-                            assert attacker.is_alive(), f"the attack {name} has ended by itself"
-                            attacker.terminate()
-                            attacker.join()
-                print(f"{name} ({len(beside)} cycles beside it, {len(alone)} alone)", flush=True)
-                for which, unit in ((0, "time"), (1, "processor time of the node")):
-                    for percentile in (50, 99):
-                        a, b = (
-                            statistics.quantiles([one[which] for one in times], n=100)[percentile - 1] * 1000
-                            for times in (alone, beside)
-                        )
-                        print(
-                            f"  {b / a:6.2f}  p{percentile} {b:.1f} ms beside it, {a:.1f} ms alone: {unit}",
-                            flush=True,
-                        )
-        assert all(cluster.running(node) for node in cluster.nodes)
+async def main(*words: str) -> None:
+    tokens, entries = {}, {}
+    for name in ("calm", "hostile"):
+        tokens[name], kept = new_token(name)
+        topics = (f"{name}-*",)
+        entries[name] = Entry(kept, publish=topics, consume=((topics[0], "*"),), admin=topics)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "clients.toml"
+        write_clients(path, entries)
+        async with world(clients_file=str(path)) as cluster:
+            calm, hostile = (User(cluster, name, token) for name, token in tokens.items())
+            for user in (calm, hostile):
+                await user.begin()
+            for name in NAMES[:8]:
+                await (await hostile.client()).topic(name)
+            for name, (count, attack) in ATTACKS.items():
+                if not words or any(word in name for word in words):
+                    await compare(name, count, attack, calm, hostile)
 
 
 if __name__ == "__main__":
-    main()
+    trio.run(main, *parse(__doc__), clock=processor_clock())

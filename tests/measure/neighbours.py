@@ -8,10 +8,11 @@ attacker's own share in it. The bar: three times that alone at most.
 
 from __future__ import annotations
 
+import argparse
 import gc
+import itertools
 import json
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
@@ -28,7 +29,7 @@ from quorumq.node.clients import Entry, new_token
 from tests.gateway.guarded import GATE_ENTRY, guarded
 from tests.gateway.sdk import URL, Sdk
 
-CYCLES: Final = 25
+CYCLES: Final = 50
 """Cycles of the calm user in a turn."""
 TURNS: Final = 2
 BEGUN_S: Final = 1.0
@@ -78,7 +79,7 @@ class User:
         assert result["outcome"], result
 
 
-Attack = Callable[[User], Awaitable[Any]]
+Attack = Callable[[Any], Awaitable[Any]]
 """Send one request as a hostile user."""
 
 
@@ -123,6 +124,29 @@ async def nameless(user: User) -> None:
     assert answer.status == 401, answer.body
 
 
+NUMBERS: Final = itertools.count()
+
+
+def making_groups(topic: str) -> Attack:
+    """Return an attack by fetches of groups that are not there yet; a topic has 1,000 at most."""
+
+    async def attack(user: User) -> None:
+        path = f"/topics/{topic}/groups/g{next(NUMBERS)}/fetch"
+        answer = await user.post(path, b'{"max_messages": 1000, "max_wait": 0}')
+        assert answer.status == 200, answer.body
+
+    return attack
+
+
+async def naming(user: User) -> None:
+    """Publish 1,000 messages with names of their own."""
+    first = 1000 * next(NUMBERS)
+    messages = (b'{"payload":"x","dedup":"d%d"}' % number for number in range(first, first + 1000))
+    path = f"/topics/{user.name}-jobs/messages/batch"
+    answer = await user.post(path, b'{"messages":[%b]}' % b",".join(messages))
+    assert answer.status == 200, answer.body
+
+
 JOBS: Final = "/topics/hostile-jobs/messages"
 ATTACKS: Final[dict[str, tuple[int, Attack]]] = {
     "100 long polls": (100, posting("/topics/hostile-jobs/groups/g/fetch", b'{"max_wait": 20}')),
@@ -147,24 +171,35 @@ ATTACKS: Final[dict[str, tuple[int, Attack]]] = {
     "16 SendMessage": (16, asking("SendMessage", 200, MessageBody="x")),
     "16 SendMessageBatch of nothing": (16, asking("SendMessageBatch", 400)),
     "16 SendMessage with a wrong signature": (16, asking("SendMessage", 403, MessageBody="x")),
+    "16 fetches that make groups": (16, making_groups("hostile-empty")),
+    "16 fetches of 1,000 messages by new groups": (16, making_groups("hostile-full")),
+    "16 fetches of 3 MiB by new groups": (16, making_groups("hostile-large")),
+    "4 publishes of 1,000 names": (4, naming),
 }
 """Requests in flight, and each of them."""
 
 
-async def served(user: User) -> list[float]:
+async def served(user: Any) -> list[float]:
     """Return the processor milliseconds of each cycle."""
     times = []
+    gc.disable()  # a collection of all that this process has would be the p99
     for _ in range(CYCLES):
         began = time.process_time()
         await user.cycle()
         times.append(1000 * (time.process_time() - began))
+    gc.enable()
     return times
 
 
-async def compare(name: str, calm: User, hostile: User) -> None:
-    """Measure the calm user alone and beside an attack, and print the ratios."""
-    count, attack = ATTACKS[name]
+async def compare(name: str, count: int, attack: Attack, calm: Any, hostile: Any) -> None:
+    """Measure the calm user alone and beside an attack, and print the ratios.
+
+    Args:
+        count: requests under way.
+    """
     requests = 0
+    gc.collect()
+    gc.freeze()  # as a node and a gateway do when they start
 
     async def go_on() -> None:
         nonlocal requests
@@ -208,11 +243,21 @@ async def main(*words: str) -> None:
             for _ in range(10):
                 await hostile.ask("/topics/hostile-full/messages/batch", json.loads(batch(100, 1000)))
             await hostile.ask("/topics/hostile-full/groups/g/fetch", {"max_messages": 1})
-            gc.collect()
-            gc.freeze()  # as a gateway does when it starts
-            for name in ATTACKS:
+            await hostile.ask("/topics/hostile-large/messages/batch", json.loads(batch(MIB - 1000, 3)))
+            await hostile.ask("/topics/hostile-empty/messages", {"payload": "x", "delay": 1e6})
+            for name, (count, attack) in ATTACKS.items():
                 if not words or any(word in name for word in words):
-                    await compare(name, calm, hostile)
+                    await compare(name, count, attack, calm, hostile)
+
+
+def parse(text: str | None) -> list[str]:
+    """Return the words of the command line: parts of the names of attacks to measure, or none for all."""
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument(
+        "words", nargs="*", metavar="WORD", help="measure the attacks that have it in their name"
+    )
+    words: list[str] = parser.parse_args().words
+    return words
 
 
 def processor_clock() -> trio.testing.MockClock:
@@ -224,4 +269,4 @@ def processor_clock() -> trio.testing.MockClock:
 
 
 if __name__ == "__main__":
-    trio.run(main, *sys.argv[1:], clock=processor_clock())
+    trio.run(main, *parse(__doc__), clock=processor_clock())

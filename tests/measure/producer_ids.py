@@ -2,7 +2,7 @@
 
 Three cores in one process, as tests/core/cluster.py has them: no sockets, no disks, and 5 ms from node to node. Idle
 producer ids are derived ones, 1,024 in a batch, in one partition; then others publish, fetch and ack in it, one message
-a request. It counts processor time, of steps that nodes take for anti-entropy, with the frames that it sends.
+a request. It counts the processor time that nodes take for anti-entropy, its frames included, and for RECLAIM.
 """
 
 from __future__ import annotations
@@ -27,20 +27,28 @@ from tests.core.steps import fetch, receipts
 COMPARED: Final = (m.SyncDigests, m.SyncListed, m.SyncState, m.SyncPull)
 
 
+UPKEEP: Final = {
+    "anti-entropy": ("sync", "on_compared", "go_on_comparing"),
+    "RECLAIM": ("reclaim", "go_on_reclaiming"),
+}
+"""Methods of `Upkeep` by the work that they are for."""
+
+
 class Spent:
-    """Seconds of processor time for anti-entropy, and the messages that it was for."""
+    """Seconds of processor time for upkeep, by kind, and the messages of anti-entropy."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self.seconds = 0.0
-        self.longest = 0.0
+        self.seconds: Counter[str] = Counter()
+        self.longest: Counter[str] = Counter()
         self.sent: Counter[str] = Counter()
         self._inside = False
-        for owner, name in ((Upkeep, "sync"), (Upkeep, "on_compared"), (Upkeep, "go_on_comparing")):
-            self._count(owner, name)
+        for kind, names in UPKEEP.items():
+            for name in names:
+                self._count(kind, name)
         cluster.drop = self._hear
 
-    def _count(self, owner: Any, name: str) -> None:
-        method = getattr(owner, name)
+    def _count(self, kind: str, name: str) -> None:
+        method = getattr(Upkeep, name)
 
         def counted(*args: Any, **more: Any) -> Any:
             if self._inside:
@@ -51,9 +59,9 @@ class Spent:
                 return method(*args, **more)
             finally:
                 self._inside = False
-                self._add(time.process_time() - began)
+                self._add(kind, time.process_time() - began)
 
-        setattr(owner, name, counted)
+        setattr(Upkeep, name, counted)
 
     def _hear(self, sender: str, to: str, message: object) -> bool:
         if isinstance(message, COMPARED):
@@ -64,22 +72,24 @@ class Spent:
             frame = reader.next_frame()
             assert frame is not None
             decode_message(frame)
-            self._add(time.process_time() - began)
+            self._add("anti-entropy", time.process_time() - began)
         return False
 
-    def _add(self, seconds: float) -> None:
-        self.seconds += seconds
-        self.longest = max(self.longest, seconds)
+    def _add(self, kind: str, seconds: float) -> None:
+        self.seconds[kind] += seconds
+        self.longest[kind] = max(self.longest[kind], seconds)
 
     def tell(self, label: str, nodes: int, virtual_s: float) -> None:
         """Print the time of one node in 2 s, and begin anew."""
-        each = 1000 * self.seconds / nodes * 2 / virtual_s
-        print(
-            f"{label}: {each:.1f} ms of each node in 2 s, longest {1000 * self.longest:.1f} ms; {dict(self.sent)}",
-            flush=True,
-        )
-        self.seconds = self.longest = 0.0
-        self.sent.clear()
+        texts = []
+        for kind in UPKEEP:
+            each = 1000 * self.seconds[kind] / nodes * 2 / virtual_s
+            texts.append(
+                f"{kind} {each:.1f} ms of each node in 2 s, longest {1000 * self.longest[kind]:.1f} ms"
+            )
+        print(f"{label}: {'; '.join(texts)}; {dict(self.sent)}", flush=True)
+        for counts in (self.seconds, self.longest, self.sent):
+            counts.clear()
 
 
 def fill(cluster: Cluster, topic: Topic, producer_ids: int) -> None:
@@ -121,6 +131,9 @@ def main() -> None:
     parser.add_argument("--rate", type=int, default=1000, help="messages a second of others")
     parser.add_argument("--sessions", type=int, default=100, help="that they are published by")
     parser.add_argument("--seconds", type=float, default=6.0)
+    parser.add_argument(
+        "--begin", default="latest", choices=("latest", "earliest"), help="where the group begins"
+    )
     parser.add_argument("--memory", action="store_true", help="tell bytes a producer id instead")
     args = parser.parse_args()
     cluster = Cluster(sync_interval=2.0)
@@ -142,9 +155,8 @@ def main() -> None:
     spent.tell(f"made anew after {args.producer_ids} producer ids came", 3, 20.0)
     cluster.advance(20.0)
     spent.tell("idle", 3, 20.0)
-    cluster.ask("a", m.SetGroup("jobs", "g", "time", cluster.now.wall_ms + 1))
-    cluster.advance(6.0)
-    spent.tell("a group began", 3, 6.0)
+    cluster.ask("a", m.SetGroup("jobs", "g", args.begin), 60.0, of=m.GroupReply)
+    spent.tell(f"a group began from {args.begin}", 3, 60.0)
     acked = work(cluster, topic, args.rate, args.sessions, args.seconds)
     spent.tell(f"{args.rate} messages a second of {args.sessions} sessions, {acked} acked", 3, args.seconds)
 
