@@ -94,6 +94,7 @@ def wide(partitions: int = 200) -> Cluster:
         (fetch()._replace(topics=("jobs", "j*")), 203),
         (fetch()._replace(topics=("j*",), partitions=(1, 2)), 4),
         (fetch()._replace(topics=tuple("*" * n for n in range(1, 30))), limits.COSTLY_PER_STEP),
+        (fetch()._replace(partitions=(3,), spans=(Span(ProducerId("a", 1, 1, 1), 0, 1),) * 3), 24),
         (fetch("none!dead"), limits.CHEAP + costs.UNKNOWN),
         (m.Metadata(), 2 + 200 + costs.GROUP),
         (m.Metadata(("jobs", "jobz")), 6 + 200 + costs.GROUP),

@@ -33,6 +33,11 @@ def runs(count: int) -> int:
 
 
 def _of_fetch(catalogue: Catalogue, request: m.Fetch) -> int:
+    return max(_of_places(catalogue, request), runs(len(request.spans)))
+
+
+def _of_places(catalogue: Catalogue, request: m.Fetch) -> int:
+    """Return the cost of looking for the partitions that a FETCH reads."""
     topics = request.topics
     if len(topics) == 1 and topics[0] in catalogue.living:  # mostly
         key = (catalogue.living[topics[0]], request.group)
