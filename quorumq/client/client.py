@@ -32,7 +32,13 @@ from quorumq.client.base.names import names_of
 from quorumq.client.base.options import refuse
 from quorumq.client.base.times import Duration, positive_of, timeout_of
 from quorumq.client.consume.consumer import Consumer, ConsumerOptions
-from quorumq.client.consume.fetching import Gathering, Reader, named_sets, replica_sets_of
+from quorumq.client.consume.fetching import (
+    Gathering,
+    Reader,
+    give_back_parked,
+    named_sets,
+    replica_sets_of,
+)
 from quorumq.client.consume.settling import SettleCalls
 from quorumq.client.consume.several import Source, check_sources, fetch_several
 from quorumq.client.consume.work import GRACE_S, Handler, Pool, Stop, Task, Worked
@@ -123,6 +129,7 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, CountCalls, Sho
         """
         try:
             await self.context.flush()
+            await give_back_parked(self.context)
         finally:
             self.nodes.close()
             if self._serving is not None:
@@ -500,6 +507,7 @@ async def connect(
             tasks.spawn(context.keep_looking)
             yield Client(context)
             await context.flush()
+            await give_back_parked(context)
         finally:
             nodes.close()
 

@@ -87,6 +87,7 @@ async def running(settings: Settings, connecting: Connecting | None = None) -> A
         gateway = Gateway(settings, Identities(clients, keys), users, nursery)
         nursery.start_soon(gateway.admissions.run)
         yield gateway
+        await users.close()
         nursery.cancel_scope.cancel()
 
 

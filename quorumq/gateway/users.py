@@ -24,6 +24,9 @@ LANES: Final = 10
 IDLE_S: Final = 60.0
 """Seconds after its last request for which a user's connections are kept."""
 
+CLOSE_S: Final = 2.0
+"""Seconds for clients to give back, at the end of a gateway, what nodes have for long polls that were answered."""
+
 REQUESTS_MAX: Final = 100
 """Requests of one client under way at once, those that wait for messages included."""
 
@@ -43,6 +46,7 @@ class Slot:
     used: float = 0.0  # time of the last request, by trio's clock
     opening: trio.Lock = field(default_factory=trio.Lock)
     closing: trio.Event = field(default_factory=trio.Event)
+    ended: trio.Event = field(default_factory=trio.Event)
 
 
 class UserClients:
@@ -118,6 +122,7 @@ class UserClients:
         self, user: User, slot: Slot, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
         ready = False
+        slot.ended = trio.Event()
         try:
             async with self._connecting(user) as slot.client:
                 ready = True
@@ -130,6 +135,18 @@ class UserClients:
             log.warning("the client of %r ended with %s", user.name, error, exc_info=not expected)
         finally:
             slot.client = None
+            slot.ended.set()
+
+    async def close(self) -> None:
+        """Close all clients, within `CLOSE_S`."""
+        slots = [*self._slots.values()]
+        for key in [*self._slots]:
+            self._close(key)
+        with trio.move_on_after(CLOSE_S):
+            for slot in slots:
+                async with slot.opening:
+                    if slot.client is not None:
+                        await slot.ended.wait()
 
     async def close_idle(self) -> None:
         """Close the clients of users that have not asked for a while. Runs until cancelled."""

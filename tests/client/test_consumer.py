@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import suppress
+from functools import partial
 
 import pytest
 import trio
@@ -20,6 +21,7 @@ from quorumq.client import (
     UsageError,
 )
 from quorumq.client.base.context import REFRESH_S
+from quorumq.client.client import FETCH_LANES
 from quorumq.core.messages import AckRequest, ClientReply, ExtendRequest, Failed, Fetch, ReleaseRequest
 from quorumq.core.values.errors import Conflict, Transient
 from quorumq.core.values.limits import DEADLINE_SHARE
@@ -727,6 +729,24 @@ async def test_a_fetch_that_is_cancelled_at_any_moment_gives_back_what_is_on_its
             cancelled.append(scope.cancelled_caught)
     assert cancelled == sorted(cancelled, reverse=True)
     assert 5 <= sum(cancelled) < len(cancelled)  # HELLO, then FETCH
+
+
+async def test_a_client_that_ends_gives_back_what_its_cancelled_fetches_have_taken() -> None:
+    """Those beyond `FETCH_LANES` share connections, and nodes have them parked: a message waited for a hold time."""
+    async with serving("jobs") as (cluster, client):
+        async with connected(cluster) as other:
+            async with trio.open_nursery() as nursery:
+                for _ in range(FETCH_LANES + 1):
+                    nursery.start_soon(partial(other.fetch, "jobs", "g", max_wait=20.0))
+                await trio.sleep(1.0)
+                nursery.cancel_scope.cancel()
+            cluster.lag = 0.1
+            client.context.tasks.spawn(partial(publish, client, 1))
+            while left(cluster) != (1, 0):
+                await trio.sleep(0.01)
+        cluster.lag = 0.0
+        await trio.sleep(3.0)  # far less than the hold
+        assert left(cluster) == (0, 1)
 
 
 async def test_a_consumer_that_ends_gives_back_what_was_on_its_way() -> None:

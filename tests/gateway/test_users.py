@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from quorumq.core.values.errors import Busy, TooFewReplicas, TooLarge, Unauthorized, UsageError
 from quorumq.gateway import requests, users
 from quorumq.gateway.accesskeys import new_keys_file, read_keys, secret_access_key
+from quorumq.gateway.gateway import running
 from quorumq.gateway.identity import User
 from quorumq.gateway.requests import (
     LONG_BYTES,
@@ -241,6 +242,23 @@ async def test_a_failure_to_connect_is_the_requests_own_and_the_next_one_tries_a
         async with clients.of(User("a")) as client:
             assert not (await client.metadata()).topics
         nursery.cancel_scope.cancel()
+
+
+async def test_clients_have_time_to_end_with_their_gateway() -> None:
+    ended: list[str] = []
+
+    @asynccontextmanager
+    async def connecting(user: User) -> AsyncIterator[Any]:
+        yield user.name
+        await trio.sleep(users.CLOSE_S / 2 if user.name == "a" else 60)
+        ended.append(user.name)
+
+    async with running(Settings(nodes=("a:1",)), connecting) as gateway:
+        for name in ("a", "b"):
+            async with gateway.client(User(name)):
+                pass
+        began = trio.current_time()
+    assert (ended, trio.current_time() - began) == (["a"], users.CLOSE_S)
 
 
 async def test_a_client_that_fails_ends_no_other_one() -> None:

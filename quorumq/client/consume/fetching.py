@@ -276,6 +276,13 @@ async def give_back(context: Context, items: Sequence[SignedNamed]) -> None:
             return
 
 
+async def give_back_parked(context: Context) -> None:
+    """Give back what nodes have for FETCHes that were cancelled on shared connections, before the client ends."""
+    if context.nodes.has_orphans(""):
+        late = await context.nodes.hang_up("")
+        await give_back(context, [item for reply in late for item in brought(reply)])
+
+
 @dataclass(eq=False)
 class Gathering:
     """One `Client.fetch`: FETCHes from one replica set after the other, until there is enough or its time is over."""

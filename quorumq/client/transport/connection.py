@@ -191,6 +191,11 @@ class Connection:
         """Hang up. Waiters get `Lost`."""
         self._fail("the connection was closed here")
 
+    @property
+    def has_orphans(self) -> bool:
+        """Return True if a reply may come to a request without a waiter, and has to be given back then."""
+        return any(it.orphan is not None and it.event is None for it in self._waiters.values())
+
     async def finish(self) -> None:
         """Send queued frames and hang up, but read on until the node has as well.
 

@@ -324,6 +324,10 @@ class Nodes:
             await connection.ended.wait()
         return [reply for connection in ending for reply in connection.late]
 
+    def has_orphans(self, pool: str) -> bool:
+        """Return True if nodes may have messages for requests of a pool that were cancelled."""
+        return any(it.has_orphans for (name, _), it in self._connections.items() if name == pool)
+
     def check_open(self) -> None:
         """Raise Closed once the client is closed, and UsageError in another trio run: it would wait for ever."""
         if self._closed:
