@@ -21,21 +21,22 @@ EVENTS = (
 
 
 def run(schedule: Schedule) -> Verdict:
-    """Run the workload of turmoil.py; every promise is kept, and everything happens."""
+    """Run the workload of turmoil.py; every promise is kept."""
     workload = workload_of(Path(__file__).with_name("turmoil.py"))
     verdict = trio.run(RealRun(schedule, workload).run)
     assert verdict.kept, (schedule.seed, verdict)
-    assert all(verdict.counts[event] for event in EVENTS), verdict.counts
     return verdict
 
 
 def test_every_promise_is_kept_while_each_node_is_killed() -> None:
     kills = tuple(Fault(2.0 + 3.0 * number, "kill", (f"n{number + 1}",), 0.7) for number in range(3))
     options = Options(nodes=3, producers=0, consumers=0, fault_time=11.0)
-    assert run(Schedule(0, "real", options, kills)).faults == {"kill": 3}
+    verdict = run(Schedule(0, "real", options, kills))
+    assert verdict.faults == {"kill": 3}
+    assert verdict.counts["acked"]
 
 
 @pytest.mark.soak
 def test_every_promise_is_kept_while_everything_happens_for_60_seconds() -> None:
     verdict = run(draw_real(int.from_bytes(os.urandom(4), "big"), 5, 60.0))
-    assert verdict.counts["published"] > 1000
+    assert all(verdict.counts[event] for event in EVENTS), verdict.counts
