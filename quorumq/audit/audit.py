@@ -77,7 +77,6 @@ class Audit(NamedTuple):
     judged: Judged
 
     def tables(self) -> dict[str, Rows]:
-        """Return the tables by their names."""
         return {name: rows for name, rows in self._asdict().items() if name != "judged"}
 
 
@@ -154,12 +153,10 @@ def _stuck(run: Run, out: Judged) -> None:
 
 
 def verdict(checked: int, broken: int, undecidable: int) -> str:
-    """Return the verdict of the counts."""
     return BROKEN if broken else UNDECIDED if undecidable else HOLDS if checked else NOT_CHECKED
 
 
 def verdicts(runs: Mapping[str, Run], sums: Sums) -> Rows:
-    """Return a row for each run and guarantee."""
     counts: Counter[tuple[str, str, str]] = Counter()
     for key, count in sums.counts.items():
         if key[0] in ("checked", "undecidable", BROKEN, UNDECIDED):
@@ -221,7 +218,7 @@ def latency(sums: Sums) -> Rows:
 
 
 def quantile(counts: Counter[int], share: float) -> int | None:
-    """Return the value below which, with itself, this share lies; None of nothing."""
+    """Return the value below which, with itself, this share lies; None if there is none."""
     remaining = share * sum(counts.values())
     for value in sorted(counts):
         remaining -= counts[value]
@@ -317,7 +314,6 @@ def causes(judged: Judged) -> Rows:
 
 
 def _together(rows: Rows, by: Sequence[str], sums: Sequence[str], most: Sequence[str] = ()) -> Rows:
-    """Return the rows of all runs together, sorted."""
     result: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in rows:
         key = tuple(row[name] for name in by)

@@ -135,7 +135,6 @@ class Times:
 
 
 def instants_of(t: Floats, low: Floats, high: Floats, clock: NDArray[Any]) -> list[Moment]:
-    """Return a moment for each."""
     return list(map(Moment, high.tolist(), t.tolist(), low.tolist(), clock.astype(np.int64).tolist()))
 
 
@@ -439,7 +438,6 @@ class Clocks:
 
     @property
     def times(self) -> Times:
-        """The times by the clocks placed so far."""
         of, windows = dict(self._of), []
         numbers = {name: number for number, name in enumerate(self._names)}
         clock_rows: dict[int, tuple[bool, float, float, float]] = {}
@@ -466,7 +464,6 @@ class Clocks:
         return Times(of, self.width, windows)
 
     def locate(self, result: NDArray[Any]) -> None:
-        """Place them by the result of `bounds`."""
         for run, bound in self._read(result):
             self._bounds[run].append(bound)
         for run in sorted(self._windows):
@@ -474,7 +471,6 @@ class Clocks:
 
     @property
     def unplaced(self) -> dict[str, set[str]]:
-        """Clocks that nothing says enough of, by run."""
         return {
             run: missing
             for run, located in self._located.items()
@@ -501,7 +497,6 @@ class Clocks:
             yield run, Bound(before, early_window, name, late_window, seconds)
 
     def shown(self) -> list[dict[str, Any]]:
-        """Return the shown row of each clock, if a run has several: see docs/audit.md."""
         mine: dict[tuple[str, str], list[Stretch]] = defaultdict(list)
         for it in self._stretches:
             clock = self._of[(it.writer.run, it.writer.who)]

@@ -93,18 +93,18 @@ class Group(NamedTuple):
         known: registers that a node had, with the moment.
         confirmed, skips: see there.
         deletions: the generations of its deletions that were confirmed.
-        guest: a FETCH may have made it, and then ``registered`` nodes have its register.
-        founded: moment of its first confirmation; None without one.
-        since: moment at which the last of these nodes had it; None without one.
-        seen: the newest generation that was delivered or acked.
-        kept: its topic keeps messages that no group needs.
+        guest: True if a FETCH may have made it, and then ``registered`` nodes have its register.
+        founded: moment of its first confirmation; None if there is none.
+        since: moment at which the last of these nodes had it; None if there is none.
+        seen: the newest generation that was delivered or acked; None if there is none.
+        kept: True if its topic keeps messages that no group needs.
         current, current_from: the newest generation that a node has in the end, or that a client learned of. One that
             a node had and lost in a crash, before a majority had it, never was.
-        unregistered: a newer generation was delivered than any register names, so its beginning is not known.
+        unregistered: True if a newer generation was delivered than any register names: its beginning is not known.
         buried: the generation of the last deletion, which voids dead letters.
-        deleted: a deletion of the topic was sent that did not fail, so nothing of it has to be there in the end.
-        unmade: a deletion of the group was sent that did not fail, in a topic that drops messages that no group needs.
-        made_at: seconds of the run at which a node first had it; None without one.
+        deleted: True if a deletion of the topic did not fail, so nothing of it has to be there in the end.
+        unmade: True if a deletion of the group did not fail, in a topic that drops messages that no group needs.
+        made_at: seconds of the run at which a node first had it; None if there is none.
         widest: slots of the largest replica set that a layout of its topic has.
     """
 
@@ -133,7 +133,8 @@ class Purge(NamedTuple):
     """A purge of a place that did not fail: of dead letters or the backlog, by name or of all.
 
     Attributes:
-        sent, done: moments of the request and of its confirmation; None without one.
+        spans: its messages; None if it was of all that there were.
+        sent, done: moments of the request and of its confirmation; None if there is none.
         generation: the confirmed generation when it was sent.
     """
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Final, NamedTuple
 
-from quorumq.audit.findings import Check, Judged, Proof, Where
+from quorumq.audit.findings import Checks, Judged, Proof, Where
 from quorumq.audit.moment import FAR_S, Moment, apart, maybe, maybe_by, seconds, sure, sure_by
 from quorumq.audit.replicas import most_replicas
 from quorumq.audit.story import Event, Said, Story, crc_text
@@ -41,7 +41,6 @@ class Died(NamedTuple):
 
     @property
     def at(self) -> Moment:
-        """Return the moment of the death."""
         return Moment(-self.minus_high, self.t, self.low, self.clock)
 
 
@@ -49,14 +48,14 @@ class Delivery:
     """A delivery of a message, or an ACK of it that heard `acked`, with the events before it.
 
     Attributes:
-        acked, settled: the first ACK of its life that heard `acked`, or any success.
-        died: its death, as a client learned of it.
-        redrives: the highest number of a redrive that was asked for; None without one.
+        acked, settled: the first ACK of its life that heard `acked`, or any success; None if there is none.
+        died: its death, if a client learned of one.
+        redrives: the highest number of a redrive that was asked for; None if there is none.
         rejects, interruptions: number of times that it had been given back, and given back as interrupted.
-        published: moment of its first publish, as far as that may be before it.
-        free, free_high: seconds of the run at which the holds before it were over; None without one.
-        last: the delivery before it.
-        last_token, lower: the one with the token before its own, and the latest of those with a lower one.
+        published: moment of its first publish; None if none may be before it.
+        free, free_high: seconds of the run at which the holds before it were over; None if there is none.
+        last: the delivery before it; None if it is the first.
+        last_token, lower: the one with the token before its own, and the latest with a lower one; None if none is.
     """
 
     def __init__(self, story: Story, said: Said) -> None:
@@ -224,8 +223,11 @@ def _by_low(event: Event) -> tuple[float, float, float]:
 # --------------------------------------------------------------------------- checks
 
 
+CHECKS: Final = Checks[Delivery]()
+
+
+@CHECKS.of("G3", "delivered after its ACK was confirmed")
 def after_ack(it: Delivery) -> Proof | None:
-    """Ask if it came after an ACK of it was confirmed."""
     if it.acked is None or not it.after_ack:
         return None
     acked = f"{it.acked.owner} heard acked at {seconds(it.acked.at.t)}"
@@ -233,8 +235,8 @@ def after_ack(it: Delivery) -> Proof | None:
     return Proof(text, sure(it.acked.at, it.here))
 
 
+@CHECKS.of("G3", "fetched after an ACK had succeeded")
 def after_success(it: Delivery) -> Proof | None:
-    """Ask if it was fetched after an ACK had any success."""
     if it.settled is None or not it.is_delivery or it.after_ack or not maybe(it.settled.at, it.sent):
         return None
     text = (
@@ -244,15 +246,15 @@ def after_success(it: Delivery) -> Proof | None:
     return Proof(text, sure(it.settled.at, it.sent))
 
 
+@CHECKS.of("G3", "acked by two owners")
 def acked_twice(it: Delivery) -> Proof | None:
-    """Ask if two owners heard that they acked it."""
     if it.is_delivery or it.acked is None or it.acked.owner == it.event.owner:
         return None
     return Proof(f"{it.event.owner} heard acked at {seconds(it.here.t)}, and so did {it.acked.owner}")
 
 
+@CHECKS.of("G6", "delivered again after its ACK, for a retry of its publish")
 def after_retry(it: Delivery) -> Proof | None:
-    """Ask if a retry of its publish brought it back after its ACK."""
     settled, last_try = it.settled, it.story.message.last_try
     if settled is None or not it.is_delivery:
         return None
@@ -266,6 +268,7 @@ def after_retry(it: Delivery) -> Proof | None:
     )
 
 
+@CHECKS.of("G2", "won by a node that is no longer in the replica set")
 def without_slot(it: Delivery) -> Proof | None:
     """Ask if the node that won it had a slot of its partition when the FETCH was sent.
 
@@ -286,61 +289,61 @@ def without_slot(it: Delivery) -> Proof | None:
     return Proof(text)
 
 
+@CHECKS.of("G3", "delivered twice with one token")
 def same_token(it: Delivery) -> Proof | None:
-    """Ask if another delivery had its token."""
     if it.last_token is None or it.event.token != it.last_token:
         return None
     return Proof(f"delivered with token {it.event.token}, as another delivery was")
 
 
+@CHECKS.of("G3", "delivered with a token lower than one before")
 def lower_token(it: Delivery) -> Proof | None:
-    """Ask if a later delivery had a lower token."""
     if it.lower is None or it.event.token == it.last_token or not maybe(it.here, it.lower.at):
         return None
     text = f"delivered with token {it.event.token}, and then with the lower {it.lower.token}"
     return Proof(text, sure(it.here, it.lower.at))
 
 
+@CHECKS.of("G5", "delivered and never published")
 def from_nowhere(it: Delivery) -> Proof | None:
-    """Ask if a client published it."""
     if not it.is_delivery or it.story.message.published:
         return None
     sure_ = not it.story.run.lossy and it.story.message.has_producer
     return Proof(f"delivered at {seconds(it.here.t)} and never published", sure_)
 
 
+@CHECKS.of("G5", "delivered before it was published")
 def before_publish(it: Delivery) -> Proof | None:
-    """Ask if it was published before."""
     if not it.is_delivery or it.published is not None or not it.story.message.tries:
         return None
     return Proof(f"delivered at {seconds(it.here.t)}, before it was published")
 
 
+@CHECKS.of("G5", "delivered with other bytes than published")
 def altered(it: Delivery) -> Proof | None:
-    """Ask if it has the bytes that were published."""
     message = it.story.message
     if not it.crc_known or it.crc in (message.first_crc, message.last_crc):
         return None
     return Proof(f"published as {crc_text(message.first_crc)} and delivered as {crc_text(it.crc)}")
 
 
+@CHECKS.of("G7", "delivered while it was a dead letter")
 def though_dead(it: Delivery) -> Proof | None:
-    """Ask if it was a dead letter."""
     if not it.is_open or it.died is None or it.event.n > it.died.n or not maybe(it.died.at, it.here):
         return None
     text = f"delivered at n = {it.event.n}, dead at n = {it.died.n} since {seconds(it.died.t)}"
     return Proof(text, sure(it.died.at, it.here))
 
 
+@CHECKS.of("G7", "delivered at a redrive number that nobody asked for")
 def unreachable(it: Delivery) -> Proof | None:
-    """Ask if it was redriven as often as its number says."""
     if not it.is_open or it.event.n <= (-1 if it.redrives is None else it.redrives) + 1:
         return None
     return Proof(f"delivered at n = {it.event.n}, and nobody redrove it so often", not it.story.run.lossy)
 
 
+@CHECKS.of("groups", "delivered in a generation from before a rewind")
 def old_generation(it: Delivery) -> Proof | None:
-    """Ask if the group was rewound before it was fetched."""
     event = it.event
     if not it.story.group.confirmed or not it.is_delivery or event.generation >= it.newest:
         return None
@@ -350,15 +353,15 @@ def old_generation(it: Delivery) -> Proof | None:
     return Proof(text, event.generation < it.newest_sure)
 
 
+@CHECKS.of("groups", "delivered in a deletion of its group")
 def in_a_deletion(it: Delivery) -> Proof | None:
-    """Ask if its generation is a deletion of the group."""
     if not it.is_delivery or it.event.generation not in it.story.group.deletions:
         return None
     return Proof(f"delivered in generation {it.event.generation}, a deletion of the group")
 
 
+@CHECKS.of("groups", "delivered in a generation that begins after it")
 def before_start(it: Delivery) -> Proof | None:
-    """Ask if its generation begins after it."""
     made, generation = it.story.message.made_ms, it.event.generation
     if not it.is_open or it.event.n != 0 or made is None:
         return None
@@ -368,8 +371,8 @@ def before_start(it: Delivery) -> Proof | None:
     return Proof(f"lies before the start of generation {generation}")
 
 
+@CHECKS.of("groups", "delivered after it was purged")
 def though_purged(it: Delivery) -> Proof | None:
-    """Ask if it was purged before it was fetched."""
     if not it.is_open or it.event.n != 0 or not it.story.location.purges:
         return None
     items = [
@@ -383,8 +386,8 @@ def though_purged(it: Delivery) -> Proof | None:
     return Proof(text, any(sure(purge.done, it.sent) for purge in items))
 
 
+@CHECKS.of("groups", "attempts counted on from another generation")
 def too_many_attempts(it: Delivery) -> Proof | None:
-    """Ask if its attempts were counted on from another generation."""
     event, run = it.event, it.story.run
     message = it.story.message
     if not it.is_open or not event.generation or run.hold_min is None or message.rf is None:
@@ -403,16 +406,16 @@ def too_many_attempts(it: Delivery) -> Proof | None:
     )
 
 
+@CHECKS.of("delays", "delivered before its delay was over")
 def too_early(it: Delivery) -> Proof | None:
-    """Ask if the delay of its publish was over."""
     due = it.story.message.due_at
     if due is None or not it.was_due or not sure(it.here, due):
         return None
     return Proof(f"delivered {seconds(due.t - it.here.t)} before its delay was over", not it.story.run.lossy)
 
 
+@CHECKS.of("G4", "waited too long for its next delivery")
 def too_late(it: Delivery) -> Proof | None:
-    """Ask if it waited for longer than it may, once all was healed."""
     run, due = it.story.run, it.story.message.due_at
     if run.healed_at is None or run.healed_high is None or run.bound is None:
         return None
@@ -427,29 +430,6 @@ def too_late(it: Delivery) -> Proof | None:
 
 def _sent(it: Delivery) -> str:
     return seconds(None if it.sent is None else it.sent.t)
-
-
-CHECKS: Final[tuple[Check[Delivery], ...]] = (
-    Check("G2", "won by a node that is no longer in the replica set", without_slot),
-    Check("G3", "delivered after its ACK was confirmed", after_ack),
-    Check("G3", "fetched after an ACK had succeeded", after_success),
-    Check("G3", "acked by two owners", acked_twice),
-    Check("G6", "delivered again after its ACK, for a retry of its publish", after_retry),
-    Check("G3", "delivered twice with one token", same_token),
-    Check("G3", "delivered with a token lower than one before", lower_token),
-    Check("G5", "delivered and never published", from_nowhere),
-    Check("G5", "delivered before it was published", before_publish),
-    Check("G5", "delivered with other bytes than published", altered),
-    Check("G7", "delivered while it was a dead letter", though_dead),
-    Check("G7", "delivered at a redrive number that nobody asked for", unreachable),
-    Check("groups", "delivered in a generation from before a rewind", old_generation),
-    Check("groups", "delivered in a deletion of its group", in_a_deletion),
-    Check("groups", "delivered in a generation that begins after it", before_start),
-    Check("groups", "delivered after it was purged", though_purged),
-    Check("groups", "attempts counted on from another generation", too_many_attempts),
-    Check("delays", "delivered before its delay was over", too_early),
-    Check("G4", "waited too long for its next delivery", too_late),
-)
 
 
 def check(story: Story, where: Where, out: Judged) -> list[Delivery]:

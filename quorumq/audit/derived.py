@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from quorumq.audit.context import Context, Run
-from quorumq.audit.findings import Check, Judged, Proof, Where
+from quorumq.audit.findings import Checks, Judged, Proof, Where
 from quorumq.audit.moment import seconds
 from quorumq.audit.story import Story, crc_text
 
@@ -41,7 +41,7 @@ class Made(NamedTuple):
         last: seconds of the run at which a line last said so.
         of: the input, if this is its output by the first line and is to be there; else None.
         index: number of the output among those of the input.
-        acked: seconds of the run at which the input was acked; None without an ACK.
+        acked: seconds of the run at which the input was acked; None if it was not acked.
     """
 
     run: str
@@ -74,7 +74,6 @@ class Output(NamedTuple):
 
     @property
     def is_output(self) -> bool:
-        """Say if it has the name of one."""
         return self.output.producer_id.startswith(PREFIX)
 
 
@@ -143,8 +142,11 @@ def _input(
 # --------------------------------------------------------------------------- checks
 
 
+OF_OUTPUTS: Final = Checks[Output]()
+
+
+@OF_OUTPUTS.of(DERIVED, "an output with two names or contents")
 def derived_otherwise(it: Output) -> Proof | None:
-    """Ask if it has one name and one content."""
     if len(it.seen) < 2:
         return None
     rows = [{"output": name._asdict(), "crc": crc} for name, crc in it.seen]
@@ -153,43 +155,35 @@ def derived_otherwise(it: Output) -> Proof | None:
     )
 
 
+@OF_OUTPUTS.of(DERIVED, "an output without the name of one")
 def misnamed(it: Output) -> Proof | None:
-    """Ask if its name is one of an output."""
     if it.is_output:
         return None
     return Proof(f"is said to have the output {_in_words(it.output)}, which is no name of one", False)
 
 
+OF_MESSAGES: Final = Checks[Message]()
+
+
+@OF_MESSAGES.of(DERIVED, "derived with two contents")
 def made_otherwise(it: Message) -> Proof | None:
-    """Ask if it was derived with one content."""
     return Proof(f"was derived as {' and as '.join(it.derived)}", at=it.last) if len(it.derived) > 1 else None
 
 
+@OF_MESSAGES.of(DERIVED, "delivered, and never derived")
 def never_derived(it: Message) -> Proof | None:
-    """Ask if a client derived it."""
     if it.known:
         return None
     text = f"was delivered at {seconds(it.delivered)}, and nobody derived it"
     return Proof(text, not it.run.lossy and it.run.simulated)
 
 
+@OF_MESSAGES.of(DERIVED, "delivered with other bytes than derived")
 def delivered_otherwise(it: Message) -> Proof | None:
-    """Ask if it was delivered as it was derived."""
     other = [crc for crc in it.got if crc not in it.derived]
     if not it.derived or not other:
         return None
     return Proof(f"was derived as {it.derived[0]} and delivered as {', '.join(other)}")
-
-
-OF_OUTPUTS: Final[tuple[Check[Output], ...]] = (
-    Check(DERIVED, "an output with two names or contents", derived_otherwise),
-    Check(DERIVED, "an output without the name of one", misnamed),
-)
-OF_MESSAGES: Final[tuple[Check[Message], ...]] = (
-    Check(DERIVED, "derived with two contents", made_otherwise),
-    Check(DERIVED, "delivered, and never derived", never_derived),
-    Check(DERIVED, "delivered with other bytes than derived", delivered_otherwise),
-)
 
 
 NEVER_DELIVERED: Final = "an output that was never delivered, of an input that was acked"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Any, Final
 
-from quorumq.audit.findings import Check, Judged, Proof, Where
+from quorumq.audit.findings import Checks, Judged, Proof, Where
 from quorumq.audit.moment import Moment, maybe, seconds, sure, sure_by
 from quorumq.audit.replicas import nodes_until
 from quorumq.audit.story import Event, Story, crc_text
@@ -34,7 +34,6 @@ class Fate:
 
     @cached_property
     def lists(self) -> list[Event]:
-        """The listings that showed it."""
         return self.story.of("list", dead=None)
 
     @cached_property
@@ -64,16 +63,14 @@ class Fate:
 
     @cached_property
     def listed_by(self) -> list[str]:
-        """Name which nodes listed it as dead."""
         return sorted({it.who for it in self.listed})
 
     @cached_property
     def absent(self) -> list[str]:
-        """Name which nodes did not, though they are to list such."""
+        """Name the nodes that did not, if they are to list such."""
         return sorted((self.story.location.to_list or frozenset()) - set(self.listed_by))
 
     def is_listed(self, state: str) -> bool:
-        """Say if it was shown so."""
         return any(it.state == state for it in self.lists)
 
     @cached_property
@@ -207,7 +204,6 @@ class Fate:
 
     @property
     def in_life(self) -> str:
-        """Name which generation that is, in words."""
         return f" in generation {self.asked_in}" if self.asked_in > 0 else ""
 
     # ----------------------------------------------------------------------- its TTL
@@ -241,15 +237,10 @@ class Fate:
 
     # ------------------------------------------------------------------ dead letters
 
-    @property
-    def died(self) -> list[Event]:
-        """The deaths that were confirmed."""
-        return self.story.deaths
-
     @cached_property
     def last_died(self) -> tuple[int, int, float] | None:
         """Generation, redrive number and time of the last of these, by the first line about it."""
-        result = max(((it.generation, it.n, -it.at.t) for it in self.died), default=None)
+        result = max(((it.generation, it.n, -it.at.t) for it in self.story.deaths), default=None)
         return None if result is None else (result[0], result[1], -result[2])
 
     @cached_property
@@ -259,13 +250,12 @@ class Fate:
 
     @cached_property
     def last_redriven(self) -> Event | None:
-        """The last that was confirmed."""
         done = (it for it in self.redrives if it.outcome == "ok")
         return max(done, key=lambda it: (it.generation, it.n, it.who, it.op), default=None)
 
     @property
     def redrive_asked(self) -> int:
-        """The highest number that was asked for; -1 without one."""
+        """The highest number that was asked for; -1 if there is none."""
         return max((it.n for it in self.redrives if it.outcome == "invoke"), default=-1)
 
     @cached_property
@@ -308,7 +298,7 @@ class Fate:
         """Say if a purge was sent after the death that is listed."""
         if self.listing is None:
             return False
-        died = [it.at for it in self.died if (it.generation, it.n) == self.listing]
+        died = [it.at for it in self.story.deaths if (it.generation, it.n) == self.listing]
         purges = [it for it in self.story.purged(dead=True) if it.done is not None and it.sent is not None]
         return any(sure(at, it.sent) for at in died for it in purges)
 
@@ -332,16 +322,19 @@ def _time(at: Moment | None) -> str:
 # --------------------------------------------------------------------------- checks
 
 
+CHECKS: Final = Checks[Fate]()
+
+
+@CHECKS.of("G1", "confirmed, and never delivered")
 def undelivered(it: Fate) -> Proof | None:
-    """Ask if a confirmed message was delivered."""
     if not it.drained or not it.undelivered or not it.owed:
         return None
     lost = f"was never delivered{it.in_life} and is no dead letter{it.unlisted}"
     return Proof(f"confirmed at {_time(it.message.stored)}, {lost}", it.proved)
 
 
+@CHECKS.of("G1", "delivered, and never acked")
 def unacked(it: Fate) -> Proof | None:
-    """Ask if a delivered message was acked."""
     if not it.drained or it.undelivered or not it.unacked or not it.owed:
         return None
     return Proof(
@@ -349,8 +342,8 @@ def unacked(it: Fate) -> Proof | None:
     )
 
 
+@CHECKS.of("G1", "confirmed with too few copies")
 def too_few_copies(it: Fate) -> Proof | None:
-    """Ask if a majority had it when it was confirmed: of any replica set that may have counted it."""
     message = it.message
     if not it.is_first or message.stored is None or message.rf is None:
         return None
@@ -362,8 +355,8 @@ def too_few_copies(it: Fate) -> Proof | None:
     return Proof(text, it.complete and not it.run.unstopped, message.stored.t)
 
 
+@CHECKS.of("delays", "delivered after its TTL")
 def outlived(it: Fate) -> Proof | None:
-    """Ask if it was delivered after it had expired at all its replicas, before any FETCH."""
     if not it.had_ttl or not all(maybe(end, it.last_asked) for end in it.ends()):
         return None
     certain = not it.run.lossy and all(sure(end, it.last_asked) for end in it.ends())
@@ -371,8 +364,8 @@ def outlived(it: Fate) -> Proof | None:
     return Proof(text, certain, None if it.last_asked is None else it.last_asked.t)
 
 
+@CHECKS.of("G5", "published again with other bytes")
 def retried_otherwise(it: Fate) -> Proof | None:
-    """Ask if a retry has the bytes of the first try."""
     message = it.message
     if (
         not it.is_first
@@ -384,8 +377,8 @@ def retried_otherwise(it: Fate) -> Proof | None:
     return Proof(text, at=message.last_try and message.last_try.t)
 
 
+@CHECKS.of("G5", "sent again under another name")
 def sent_again_otherwise(it: Fate) -> Proof | None:
-    """Ask if the first try of a message that was sent again named it."""
     if not it.is_first or not it.message.misnamed:
         return None
     event = it.message.misnamed[0]
@@ -393,8 +386,8 @@ def sent_again_otherwise(it: Fate) -> Proof | None:
     return Proof(text, not it.run.lossy, event.at.t)
 
 
+@CHECKS.of("G6", "refused as a conflict with its own bytes")
 def refused_retry(it: Fate) -> Proof | None:
-    """Ask if a retry with the same bytes was refused."""
     message = it.message
     if not it.is_first or not message.conflict or message.first_crc != message.last_crc:
         return None
@@ -404,43 +397,43 @@ def refused_retry(it: Fate) -> Proof | None:
     )
 
 
+@CHECKS.of("G7", "listed twice by one replica")
 def listed_twice(it: Fate) -> Proof | None:
-    """Ask if a replica lists it once."""
     return Proof("listed twice by one replica") if len(it.listed) > len(it.listed_by) else None
 
 
+@CHECKS.of("G7", "listed by some replicas only")
 def not_listed_by_all(it: Fate) -> Proof | None:
-    """Ask if all replicas list it."""
     if not it.drained or not it.listed or not it.absent:
         return None
     return Proof(f"is listed by {', '.join(it.listed_by)} and not by {', '.join(it.absent)}", it.complete)
 
 
+@CHECKS.of("G7", "listed differently")
 def listed_differently(it: Fate) -> Proof | None:
-    """Ask if they list it alike."""
     if not it.drained or len({(one.generation, one.n) for one in it.listed}) < 2:
         return None
     rows = [{"who": one.who, "generation": one.generation, "n": one.n} for one in it.listed]
     return Proof(f"listed differently: {json.dumps(rows, separators=(',', ':'))}")
 
 
+@CHECKS.of("G7", "listed in a deletion of its group")
 def listed_of_a_deletion(it: Fate) -> Proof | None:
-    """Ask if its group was deleted since."""
     if not it.drained or it.listing is None or it.listing[0] >= it.group.buried:
         return None
     return Proof(f"listed dead in generation {it.listing[0]}, and its group was deleted")
 
 
+@CHECKS.of("G7", "listed after it was acked")
 def listed_after_ack(it: Fate) -> Proof | None:
-    """Ask if it was acked before it was listed."""
     if not it.drained:
         return None
     pairs = [(ack.at, one.at) for one in it.listed for ack in it.acks if ack.generation >= one.generation]
     return _after(pairs, "listed dead, and an ACK of it was confirmed")
 
 
+@CHECKS.of("G7", "listed after it was redriven")
 def listed_after_redrive(it: Fate) -> Proof | None:
-    """Ask if it was redriven before it was listed."""
     if not it.drained or it.listing is None:
         return None
     pairs = [
@@ -455,65 +448,43 @@ def _after(pairs: Iterable[tuple[Moment, Moment]], text: str) -> Proof | None:
     return Proof(text, any(sure(*pair) for pair in items)) if items else None
 
 
+@CHECKS.of("G7", "listed after it was purged")
 def listed_after_purge(it: Fate) -> Proof | None:
-    """Ask if it was purged before it was listed."""
     if not it.drained or it.listing is None:
         return None
-    last = max((one.n for one in it.died if one.generation == it.listing[0]), default=None)
+    last = max((one.n for one in it.story.deaths if one.generation == it.listing[0]), default=None)
     if it.listing[1] != last or not it.purged_since or it.was_void:
         return None
     return Proof(f"listed dead at n = {it.listing[1]}, and was purged")
 
 
+@CHECKS.of("G7", "a dead letter that is gone")
 def dead_letter_gone(it: Fate) -> Proof | None:
-    """Ask if a dead letter is there."""
     if not it.drained or it.last_died is None or not it.dead_letter_gone:
         return None
     _, n, at = it.last_died
     return Proof(f"a dead letter at n = {n} since {seconds(at)}, is gone{it.unlisted}", it.proved)
 
 
+@CHECKS.of("G7", "redriven, and never delivered")
 def redrive_lost(it: Fate) -> Proof | None:
-    """Ask if a client got the redriven message."""
     if not it.drained or it.last_redriven is None or not it.redrive_lost:
         return None
     return Proof(f"redriven at n = {it.last_redriven.n}, and nobody ever got it{it.unlisted}", it.proved)
 
 
+@CHECKS.of("groups", "skipped, and nobody purged it")
 def skipped(it: Fate) -> Proof | None:
-    """Ask if a skipped message was to be skipped."""
     if not it.lists or not it.is_listed("skipped") or it.purge_asked or it.is_skipped:
         return None
     return Proof("is skipped, and nobody purged it", it.complete)
 
 
+@CHECKS.of("groups", "purged, and nobody purged or acked it")
 def purged(it: Fate) -> Proof | None:
-    """Ask if a purged dead letter was to be purged."""
     if not it.lists or not it.is_listed("purged") or it.dead_purge_asked or it.dead_acked:
         return None
     return Proof("is purged, and nobody purged or acked the dead letter", it.complete)
-
-
-CHECKS: Final[tuple[Check[Fate], ...]] = (
-    Check("G1", "confirmed, and never delivered", undelivered),
-    Check("G1", "delivered, and never acked", unacked),
-    Check("G1", "confirmed with too few copies", too_few_copies),
-    Check("delays", "delivered after its TTL", outlived),
-    Check("G5", "published again with other bytes", retried_otherwise),
-    Check("G5", "sent again under another name", sent_again_otherwise),
-    Check("G6", "refused as a conflict with its own bytes", refused_retry),
-    Check("G7", "listed twice by one replica", listed_twice),
-    Check("G7", "listed by some replicas only", not_listed_by_all),
-    Check("G7", "listed differently", listed_differently),
-    Check("G7", "listed in a deletion of its group", listed_of_a_deletion),
-    Check("G7", "listed after it was acked", listed_after_ack),
-    Check("G7", "listed after it was redriven", listed_after_redrive),
-    Check("G7", "listed after it was purged", listed_after_purge),
-    Check("G7", "a dead letter that is gone", dead_letter_gone),
-    Check("G7", "redriven, and never delivered", redrive_lost),
-    Check("groups", "skipped, and nobody purged it", skipped),
-    Check("groups", "purged, and nobody purged or acked it", purged),
-)
 
 
 def check(story: Story, where: Where, out: Judged) -> None:

@@ -59,7 +59,6 @@ class Cut:
         self._kept: list[Table] = []
 
     def add(self, table: Table) -> None:
-        """Take lines."""
         if self._count == 1:
             self._kept.append(table)
             return
@@ -79,11 +78,9 @@ class Cut:
                 path.write_bytes(pickle.dumps(part))
 
     def map(self, function: Callable[[Table], T]) -> Iterable[T]:
-        """Return the result of a function for each part."""
         return map(function, self._parts(last=False))
 
     def check(self, context: Context) -> Judged:
-        """Judge all parts."""
         total = Judged()
         made: list[Any] = []
         for part in self._parts(last=True):
@@ -168,7 +165,6 @@ def _chunk(file: IO[bytes]) -> bytes:
 
 
 def temporary() -> tempfile.TemporaryDirectory[str]:
-    """Return a directory for parts, which is gone afterwards."""
     return tempfile.TemporaryDirectory(prefix="quorumq-audit-")
 
 

@@ -10,7 +10,7 @@ import math
 from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 GUARANTEES: Final[dict[str, str]] = {
     "G1": "durable: what was confirmed is delivered and settled, or is a dead letter",
@@ -42,12 +42,15 @@ class Proof(NamedTuple):
     Attributes:
         text: the evidence in words.
         sure: True if it is broken, else it is not decidable.
-        at: time in seconds of the run; None for the time that the judge gives.
+        at: time in seconds of the run; None if it is the time that the judge gives.
     """
 
     text: str
     sure: bool = True
     at: float | None = None
+
+
+Test: TypeAlias = Callable[[T], Proof | None]
 
 
 class Check(NamedTuple, Generic[T]):
@@ -56,12 +59,25 @@ class Check(NamedTuple, Generic[T]):
     Attributes:
         guarantee: name of the guarantee.
         cause: the fault in general, in words.
-        test: the proof that it is not kept, or None.
+        test: the proof that it is not kept; None if there is none.
     """
 
     guarantee: str
     cause: str
-    test: Callable[[T], Proof | None]
+    test: Test[T]
+
+
+class Checks(list[Check[T]]):
+    """Questions about things of one type, each beside its test: in the order of a module."""
+
+    def of(self, guarantee: str, cause: str) -> Callable[[Test[T]], Test[T]]:
+        """Add the test below."""
+
+        def add(test: Test[T]) -> Test[T]:
+            self.append(Check(guarantee, cause, test))
+            return test
+
+        return add
 
 
 class Finding(NamedTuple):
@@ -111,7 +127,6 @@ class Sums:
         self.longest: dict[tuple[str, str, str], float] = {}
 
     def add(self, other: Sums) -> None:
-        """Add the counts of another part."""
         self.counts.update(other.counts)
         for mine, more in ((self.waits, other.waits), (self.attempts, other.attempts)):
             for key, items in more.items():
@@ -126,12 +141,11 @@ class Sums:
 
 
 def bucket(value: float) -> int:
-    """Return the number of a bucket of waits, each 1 % wider than the one before; the least number without a wait."""
+    """Return the number of a bucket of waits, each 1 % wider than the one before; the least if there was no wait."""
     return math.floor(math.log(value) * 100) if value > 1e-9 else -(10**6)
 
 
 def of_bucket(number: int) -> float:
-    """Return the middle of a bucket."""
     return math.exp((number + 0.5) / 100) if number > -(10**6) else 0.0
 
 
@@ -161,7 +175,6 @@ class Judged:
         self, checks: Iterable[Check[T]], of: T, where: Where, at: float | None,
         story: Callable[[], Sequence[str]] = tuple,
     ) -> None:  # fmt: skip
-        """Ask all of these, and keep the findings."""
         for guarantee, cause, test in checks:
             proof = test(of)
             if proof is not None:
@@ -171,7 +184,6 @@ class Judged:
         self, guarantee: str, cause: str, proof: Proof, where: Where, at: float | None,
         story: Callable[[], Sequence[str]] = tuple,
     ) -> None:  # fmt: skip
-        """Keep a finding."""
         verdict = BROKEN if proof.sure else UNDECIDED
         self.sums.counts[(verdict, where.run, guarantee, cause)] += 1
         when = proof.at if proof.at is not None else at
@@ -191,5 +203,4 @@ class Judged:
 
 
 def in_order(it: Finding) -> tuple[str, float, str, str]:
-    """Return the sort key of a finding."""
     return it.run, -math.inf if it.at is None else it.at, it.id or "", it.text

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from quorumq.audit.findings import Check, Judged, Proof, Where
+from quorumq.audit.findings import Checks, Judged, Proof, Where
 from quorumq.audit.moment import Moment, maybe, maybe_by, seconds, sure
 from quorumq.audit.solver import RATE_MAX
 from quorumq.audit.story import Event, Story
@@ -28,10 +28,10 @@ class Hold(NamedTuple):
     Attributes:
         times: number of times that it was handed over; 0 if no client wrote of it.
         won: moment at which its node had won it; None if no node wrote of it.
-        won_end: seconds at which it ends at the latest, by that clock; None without ``won``.
-        gave_up, acked: moment at which its own client asked for that; None without a request.
-        ended: moment and kind of the last answer to that; None without one.
-        due_at: end of the delay with which it was given back before; None without one.
+        won_end: seconds at which it ends at the latest, by that clock; None if there is no ``won``.
+        gave_up, acked: moment at which its own client asked for that; None if it did not.
+        ended: moment and kind of the last answer to that; None if there is none.
+        due_at: end of the delay with which it was given back before; None if there is none.
     """
 
     story: Story
@@ -59,7 +59,6 @@ class Hold(NamedTuple):
 
     @property
     def was_due(self) -> bool:
-        """Say if a delay is asked about."""
         return self.due_at is not None and not self.story.run.day_asked
 
 
@@ -77,7 +76,6 @@ class _Lines:
         self.rejected = False
 
     def add(self, event: Event) -> None:
-        """Take a line."""
         kind, outcome = event.kind, event.outcome
         if kind == "deliver":
             self.delivered.append(event)
@@ -168,23 +166,21 @@ def _hold(story: Story, dead: bool, owner: str, items: _Lines) -> Hold:
 # --------------------------------------------------------------------------- checks
 
 
+CHECKS: Final = Checks[Hold]()
+
+
+@CHECKS.of("G6", "handed over more than once in one delivery")
 def handed_over_twice(it: Hold) -> Proof | None:
-    """Ask if it was handed over once."""
     return Proof(f"handed over {it.times} times in the delivery of {it.owner}") if it.times > 1 else None
 
 
+@CHECKS.of("delays", "delivered before the delay was over with which it was given back")
 def too_early(it: Hold) -> Proof | None:
-    """Ask if the delay was over with which it was given back."""
     if it.due_at is None or not it.was_due or not sure(it.begin, it.due_at):
         return None
     text = f"delivered {seconds(it.due_at.t - it.begin.t)} before the delay was over with which it was given back"
     return Proof(text, not it.story.run.lossy)
 
-
-CHECKS: Final[tuple[Check[Hold], ...]] = (
-    Check("G6", "handed over more than once in one delivery", handed_over_twice),
-    Check("delays", "delivered before the delay was over with which it was given back", too_early),
-)
 
 INSIDE: Final = "delivered or won inside another hold"
 

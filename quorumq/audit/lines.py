@@ -99,7 +99,7 @@ class Stretch(NamedTuple):
     Attributes:
         lines: number of lines.
         first, last: the least and the greatest `at`.
-        day: seconds that the time of day was ahead of `at`, as the median of all lines but `settings`; None without.
+        day: seconds that the time of day was ahead of `at`, by the median of lines but `settings`; None if none are.
         least, most: the least and the greatest of these seconds.
         ticks: the windows of `TICK_S` in which anything was written, as starts and stops of runs of them.
     """
@@ -359,7 +359,6 @@ class Lines:
         return result, source[kept]
 
     def table(self) -> Table:
-        """Return the table of the lines about messages."""
         rows = np.concatenate([np.empty(0, ROW), *self._rows])
         order = np.argsort(np.concatenate([np.empty(0, np.int64), *self._numbers]), kind="stable")
         return Table(

@@ -16,10 +16,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from quorumq.audit.context import DEAD, Context
+from quorumq.audit.context import DEAD
 from quorumq.audit.findings import Judged, bucket
 from quorumq.audit.moment import FAR_S
-from quorumq.audit.story import Events
+from quorumq.audit.story import Events, rf_of
 from quorumq.audit.table import Call, Flags, Numbers
 
 _OTHER, _SENT, _STORED, _COPY, _DELIVERED, _ACK, _ACKED, _WON = range(8)
@@ -34,7 +34,7 @@ class _Fields(NamedTuple):
     """Facts of each space and group: of their run, and if the group may have plain messages.
 
     Attributes:
-        begins: beginning of the first generation, in ms; the least number without one.
+        begins: beginning of the first generation, in ms; the least number if there is none.
         current_from: beginning of the current generation, in ms.
         bound: latest time of a delivery in time, in seconds of the run; infinite if that is not asked.
         healed: seconds of the run from which liveness is asked about; infinite if it is not.
@@ -87,7 +87,7 @@ class _Picked:
     """The deliveries of messages, one for each group, and the other events of each, as numbers of events.
 
     Attributes:
-        once: True for messages that have each of these once, of one owner.
+        once: True if a message has each of these once, of one owner.
     """
 
     def __init__(self, events: Events, roles: NDArray[Any], message: Numbers, which: Flags) -> None:
@@ -159,7 +159,7 @@ class _Picked:
         covered = (made < 0) | (made >= fields.current_from)
         crcs = (events.crc[self.delivered] >= 0) & (events.crc[self.sent] >= 0)
         here, sent = self.moment(self.delivered), self.moment(self.sent)
-        rf = np.array([_rf(it, events.context) is not None for it in table.spaces])[
+        rf = np.array([rf_of(it.topic, events.context.runs[it.run]) is not None for it in table.spaces])[
             events.space[self.message]
         ]
         checked = {
@@ -204,14 +204,9 @@ def _counter(values: Numbers) -> dict[int, int]:
 
 
 def _maybe(early: Sequence[NDArray[Any]], late: Sequence[NDArray[Any]]) -> Flags:
-    """Return True for each pair that may have come in this order: as `quorumq.audit.moment.maybe`."""
+    """Return for each pair if it may have come in this order: as `quorumq.audit.moment.maybe`."""
     same = (early[3] == late[3]) & (early[3] >= 0)
     return np.where(same, early[0] < late[0], early[1] < late[2])
-
-
-def _rf(space: Any, context: Context) -> float | None:
-    _, slash, number = space.topic.rpartition("/rf")
-    return int(number) if slash and number.isdigit() else context.runs[space.run].rf
 
 
 def _has_copies(events: Events, roles: NDArray[Any], message: Numbers, which: Flags) -> Flags:
@@ -228,7 +223,10 @@ def _has_copies(events: Events, roles: NDArray[Any], message: Numbers, which: Fl
     who = np.array([nodes.setdefault(it.who, len(nodes)) for it in events.table.writers])
     keys = np.unique((message[copies] * len(nodes) + who[events.rows["writer"][rows]])[there])
     result = np.bincount(keys // max(1, len(nodes)), minlength=len(which))
-    needed = [0 if (rf := _rf(it, events.context)) is None else rf // 2 + 1 for it in events.table.spaces]
+    needed = [
+        0 if (rf := rf_of(it.topic, events.context.runs[it.run])) is None else rf // 2 + 1
+        for it in events.table.spaces
+    ]
     return result >= np.array(needed)[events.space]  # type: ignore[no-any-return]
 
 

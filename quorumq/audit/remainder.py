@@ -18,8 +18,8 @@ class Remainder(NamedTuple):
     """Lines that were not read or are not there, of a run or, if that is empty, of every run.
 
     Attributes:
-        gap: the run holds nothing.
-        lossy: its absences prove nothing.
+        gap: True if the run holds nothing.
+        lossy: True if its absences prove nothing.
     """
 
     run: str

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from quorumq.audit.context import Run, did_not_fail
-from quorumq.audit.findings import Check, Judged, Proof, Where
+from quorumq.audit.findings import Checks, Judged, Proof, Where
 from quorumq.audit.moment import Moment, maybe, seconds, sure
 from quorumq.history import Row
 
@@ -58,7 +58,6 @@ class Setting(NamedTuple):
 
     @property
     def last(self) -> Write | None:
-        """The last confirmed write of the name."""
         done = (it for it in self.writes if it.done is not None)
         return max(done, key=lambda it: (it.sent, it.value), default=None)
 
@@ -73,7 +72,6 @@ def _number(value: Any) -> str:
 
 
 def pairs_of(settings: Mapping[str, Any] | None) -> Pairs:
-    """Return settings in the order of their names."""
     return tuple(
         sorted((name, _number(value)) for name, value in (settings or {}).items() if value is not None)
     )
@@ -97,23 +95,29 @@ def writes_of(rows: Sequence[Row]) -> list[Write]:
 # --------------------------------------------------------------------------- checks
 
 
+OF_TOPICS: Final = Checks[Topic]()
+
+
+@OF_TOPICS.of(SETTINGS, "nodes differ")
 def different(it: Topic) -> Proof | None:
-    """Ask if all nodes have one register."""
     if it.run.drained_at is None or len(it.seen) < 2:
         return None
     seen = json.dumps([dict(pairs) for pairs in it.seen], separators=(",", ":"))
     return Proof(f"nodes have different settings: {seen}", it.run.simulated)
 
 
+OF_SETTINGS: Final = Checks[Setting]()
+
+
+@OF_SETTINGS.of(SETTINGS, "a value that nobody wrote")
 def unwritten(it: Setting) -> Proof | None:
-    """Ask if a client wrote it."""
     if it.run.drained_at is None or any(one.value == it.value for one in it.writes):
         return None
     return Proof(f"{it.name} is {it.value}, and nobody wrote that", it.run.simulated and not it.run.lossy)
 
 
+@OF_SETTINGS.of(SETTINGS, "a value that was written over")
 def overwritten(it: Setting) -> Proof | None:
-    """Ask if it is the value that was written last."""
     ended, last = it.ended, it.last
     if it.run.drained_at is None or it.name == "partitions" or ended is None or last is None:
         return None
@@ -123,8 +127,8 @@ def overwritten(it: Setting) -> Proof | None:
     return Proof(text, it.run.simulated and sure(ended, last.sent))
 
 
+@OF_SETTINGS.of(SETTINGS, "fewer partitions than were confirmed")
 def fewer(it: Setting) -> Proof | None:
-    """Ask if there are the most partitions that were ever confirmed."""
     if it.run.drained_at is None or it.name != "partitions":
         return None
     try:
@@ -134,14 +138,6 @@ def fewer(it: Setting) -> Proof | None:
     if value >= least:
         return None
     return Proof(f"{it.name} is {it.value}, and {least} were confirmed", it.run.simulated)
-
-
-OF_TOPICS: Final[tuple[Check[Topic], ...]] = (Check(SETTINGS, "nodes differ", different),)
-OF_SETTINGS: Final[tuple[Check[Setting], ...]] = (
-    Check(SETTINGS, "a value that nobody wrote", unwritten),
-    Check(SETTINGS, "a value that was written over", overwritten),
-    Check(SETTINGS, "fewer partitions than were confirmed", fewer),
-)
 
 
 def check(rows: Sequence[Row], runs: Mapping[str, Run], out: Judged) -> None:

@@ -67,7 +67,6 @@ class Bound(NamedTuple):
 
     @property
     def ends(self) -> tuple[tuple[str, int], tuple[str, int]]:
-        """Its two windows."""
         return (self.early, self.early_window), (self.late, self.late_window)
 
 
@@ -301,7 +300,7 @@ class _Graph:
         return True
 
     def negative_cycle(self) -> list[int] | None:
-        """Return the nodes of a cycle of negative length, in order; else None, and `potential` allows all edges."""
+        """Return the nodes of a cycle of negative length, in order; None if there is none: `potential` allows all."""
         count = len(self.names)
         dist = [0.0] * count
         before: list[int] = [-1] * count

@@ -14,7 +14,7 @@ from quorumq.audit.clocks import instants_of
 from quorumq.audit.context import DEAD, Context, Group, Location, Purge, Run
 from quorumq.audit.moment import Moment, maybe_by, seconds
 from quorumq.audit.replicas import ReplicaSet, Slots, counting
-from quorumq.audit.table import Numbers, Table, by_block, spread
+from quorumq.audit.table import Call, Numbers, Table, by_block, spread
 from quorumq.core.values.names import begins_ms_of
 
 NO_GROUP: Final = Group()
@@ -66,7 +66,6 @@ class Said(NamedTuple):
 
 
 def crc_text(crc: int) -> str:
-    """Return a checksum as histories write it."""
     return f"{crc:08x}"
 
 
@@ -76,7 +75,7 @@ class Events:
     Attributes:
         at, asked: t, low and high for each row: the time of the line, and the time at which its FETCH was sent.
         clock: number of the clock of each row.
-        of: row of each event; ``crc``: its checksum, -1 without one.
+        of: row of each event; ``crc``: its checksum, -1 if there is none.
         starts: index of each message's first event, in the order of ``space`` and ``seq``.
     """
 
@@ -120,7 +119,8 @@ class Events:
         rows, table, clock = self.rows[which], self.table, self.clock[which]
         t, low, high = (it[which] for it in self.at)
         at = instants_of(t, low, high, clock)
-        columns = [_of_calls(table, rows["call"].tolist(), it) for it in range(9)]
+        of_calls = list(map(_of_call, table.calls))
+        columns = zip(*(of_calls[it] for it in rows["call"].tolist()), strict=True)
         mores = [table.mores[it] for it in rows["more"].tolist()]
         whos = [table.writers[it].who for it in rows["writer"].tolist()]
         owners, tokens = [*table.owners, None], [*table.tokens, None]
@@ -150,18 +150,13 @@ def _once(table: Table, context: Context) -> NDArray[Any]:
     return np.concatenate((rows[~mine], rows[mine][np.sort(first)]))
 
 
-def _of_calls(table: Table, codes: Sequence[int], which: int) -> list[Any]:
-    """Return one of the first fields of `Event` for each call."""
-    values = []
-    for call in table.calls:
-        group = call.group
-        dead = group is not None and group.endswith(DEAD)
-        grp = group.removesuffix(DEAD) if group is not None else None
-        values.append((
-            call.kind, call.outcome, grp, dead, call.state, call.generation or 0, call.n or 0,
-            bool(call.interrupted), call.conflict,
-        )[which])  # fmt: skip
-    return [values[it] for it in codes]
+def _of_call(call: Call) -> tuple[Any, ...]:
+    """Return the first fields of `Event`."""
+    grp = None if call.group is None else call.group.removesuffix(DEAD)
+    return (
+        call.kind, call.outcome, grp, grp != call.group, call.state, call.generation or 0, call.n or 0,
+        bool(call.interrupted), call.conflict,
+    )  # fmt: skip
 
 
 def _known(times: Sequence[NDArray[Any]], clock: NDArray[Any]) -> list[Moment | None]:
@@ -173,6 +168,12 @@ def _known(times: Sequence[NDArray[Any]], clock: NDArray[Any]) -> list[Moment | 
     ):
         result[at] = moment
     return result
+
+
+def rf_of(topic: str, run: Run) -> float | None:
+    """Return the number of replicas of a topic: of its label, or of all topics of the run."""
+    _, slash, number = topic.rpartition("/rf")
+    return int(number) if slash and number.isdigit() else run.rf
 
 
 class Message:
@@ -217,14 +218,12 @@ class Message:
 
     @property
     def id(self) -> str:
-        """The name of the message."""
         return f"{self.topic}/{self.partition}/{self.producer_id}/{self.seq}"
 
     @cached_property
     def rf(self) -> float | None:
-        """Return the number of replicas that it was made with: of the topic's label, or of all topics of the run."""
-        _, slash, number = self.topic.rpartition("/rf")
-        return int(number) if slash and number.isdigit() else self.of_run.rf
+        """Return the number of replicas that it was made with."""
+        return rf_of(self.topic, self.of_run)
 
     @cached_property
     def counting(self) -> list[ReplicaSet]:

@@ -21,8 +21,8 @@ ROW: Final = np.dtype([
     ("attempt", "i4"), ("lead", "?"), ("start", "i8"), ("stop", "i8"), ("at", "f8"), ("until", "f8"), ("asked", "f8"),
     ("made", "i8"), ("op", "i8"), ("retries", "i8"), ("crc", "i8"),
 ])  # fmt: skip
-"""Columns: `lead` is true of the first row of a line, `crc` is the index of the first checksum. Absent numbers are -1,
-absent times NaN."""
+"""Columns: `lead` is true if the row is the first of its line, `crc` is the index of the first checksum. If absent,
+numbers are -1 and times NaN."""
 
 BLOCK: Final = 1024
 """Number of messages of one producer id, from a multiple of it on, that are in one part."""
