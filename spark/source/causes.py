@@ -17,8 +17,10 @@ import pyarrow as pa
 from quorumq.client.base.message import MessageId
 from quorumq.core.values.types import Death, Kind, PartitionId, ProducerId, Record, record_rank
 from quorumq.history import producer_id_text
+from quorumq.storage.scan import Frame
 
 from .arrow import BYTES_MAX, MS_MAX, MS_MIN, Same, Values, known_time, small
+from .journals import decoded
 
 ROWS: Final = 2048
 """Causes of one batch."""
@@ -39,6 +41,7 @@ FIELDS: Final = {
 """Columns of causes, with the indices of their fields."""
 
 MESSAGE, STACK = FIELDS["message"], FIELDS["stack"]
+_DEFAULTS: Final = tuple(Death._field_defaults[name] for name in Death._fields[2:])
 PUBLISHED: Final = Death._fields.index("published_ms")
 
 
@@ -72,7 +75,6 @@ def times(ms: Sequence[int] | np.ndarray[Any, Any]) -> pa.Array:
 
 
 def text_bytes(cause: Sequence[Any]) -> int:
-    """Return the size of a cause's long texts."""
     return len(cause[MESSAGE]) + len(cause[STACK])
 
 
@@ -97,6 +99,23 @@ def schema_of(schema: pa.Schema) -> pa.Schema:
     return pa.schema(chosen or [pa.field("attempts", pa.int32())])
 
 
+def raw_causes(name: str, frame: Frame) -> Sequence[Any]:
+    """Return the cause of each entry of a RecordsMerged, as a tuple of the fields of `Death`; None without one."""
+    try:
+        entries, *rest = frame.fields[4:]
+        causes = [record[3] if len(record) > 3 else None for _, record in entries]
+        for at, first in rest[0] if rest else ():
+            causes[at] = causes[first]
+        return [
+            cause
+            if cause is None or len(cause) == len(Death._fields)
+            else (*cause, *_DEFAULTS[len(cause) - 2 :])
+            for cause in causes
+        ]
+    except (TypeError, ValueError, IndexError):
+        return [entry.record.letter for entry in decoded(name, frame).entries]
+
+
 class Causes:
     """Causes in the order in which they came."""
 
@@ -111,7 +130,6 @@ class Causes:
         self._writer = pa.ipc.new_stream(self._file, self._schema)
 
     def add(self, cause: Sequence[Any]) -> int:
-        """Add a cause; return its number."""
         self._rows.append(cause)
         self._bytes += text_bytes(cause)
         if len(self._rows) == ROWS or self._bytes > BYTES_MAX:
@@ -125,7 +143,6 @@ class Causes:
         self._rows, self._bytes = [], 0
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield all causes, once."""
         self._write()
         self._writer.close()
         self._file.seek(0)

@@ -8,7 +8,8 @@ block of rows; the temporary file of causes has all their texts.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from itertools import chain, repeat
 from typing import Any, Final
@@ -24,7 +25,6 @@ from quorumq.core.values.types import (
     DERIVED,
     NAMED,
     BatchHeader,
-    Death,
     Group,
     Kind,
     PartitionId,
@@ -35,7 +35,7 @@ from quorumq.storage.scan import Frame
 from quorumq.wire.batch import Corrupt, Message, record_of
 
 from .arrow import BYTES_MAX, small
-from .causes import FIELDS, Causes, Rank, named_by, times
+from .causes import FIELDS, Causes, Rank, named_by, raw_causes, times
 from .fragments import SECTION, Fragments, Numbers, deaths, fates, pairs, take
 from .journals import RECORDS_MERGED, Decoded, Directory, OpenDirectory, SegmentPlan, batch_of, decoded
 from .merged import LOADED_MAX
@@ -48,7 +48,6 @@ NEVER: Final = 1 << 62
 Copy = tuple[int, int, int, int, bool]
 """A copy of a message: directory, segment, offset of the batch, index in it, and True if it is known to be damaged."""
 
-_DEFAULTS: Final = tuple(Death._field_defaults[name] for name in Death._fields[2:])
 RESOLUTIONS: Final = ("dead", "redriven", "acked", "purged", "reopened", "closed")
 
 
@@ -74,21 +73,18 @@ def resolution_of(own: Rank, now: Rank, register: Group | None, covered: bool) -
     return "dead"
 
 
-def raw_causes(name: str, frame: Frame) -> Sequence[Any]:
-    """Return the cause of each entry of a RecordsMerged, as a tuple of the fields of `Death`; None without one."""
-    try:
-        entries, *rest = frame.fields[4:]
-        causes = [record[3] if len(record) > 3 else None for _, record in entries]
-        for at, first in rest[0] if rest else ():
-            causes[at] = causes[first]
-        return [
-            cause
-            if cause is None or len(cause) == len(Death._fields)
-            else (*cause, *_DEFAULTS[len(cause) - 2 :])
-            for cause in causes
-        ]
-    except (TypeError, ValueError, IndexError):
-        return [entry.record.letter for entry in decoded(name, frame).entries]
+class Closed:
+    """Producer ids that are over, as any node says: other records of them are void."""
+
+    def __init__(self) -> None:
+        self._of: defaultdict[PartitionId, ClosedSessions] = defaultdict(ClosedSessions)
+
+    def take(self, record: SessionsClosed) -> None:
+        for span in record.spans:
+            self._of[record.partition].numbers.add(span)
+
+    def __contains__(self, name: tuple[PartitionId, ProducerId]) -> bool:
+        return name[0] in self._of and name[1] in self._of[name[0]]
 
 
 class Bodies:
@@ -140,25 +136,13 @@ class DeathsReader(Reader):
             "group", group
         )
 
-    def take_closed(self, frame: Frame, record: SessionsClosed) -> None:
-        """Note producer ids that are over: other records of them are void."""
-        if self.task.keys is None or record.partition in self.task.keys:
-            closed = self.closed.setdefault(record.partition, ClosedSessions())
-            for span in record.spans:
-                closed.numbers.add(span)
-
-    def is_closed(self, key: PartitionId, producer_id: ProducerId) -> bool:
-        """Return True if any node says that a producer id is over."""
-        closed = self.closed.get(key)
-        return closed is not None and producer_id in closed
-
     def segments_of(self, directory: Directory) -> list[SegmentPlan]:
         # Older segments have deaths of messages that were settled since, and footers do not name their partitions.
         return list(directory.segments)
 
     def rows(self) -> Iterator[pa.RecordBatch]:
         self.bodies = Bodies(self)
-        self.closed: dict[PartitionId, ClosedSessions] = {}
+        self.closed = Closed()
         self.fragments = Fragments(Causes(self.out.schema))
         self.with_bodies = self.out.wants(*CONTENT, "crc", "published_at")
         self._scan()
@@ -238,7 +222,9 @@ class DeathsReader(Reader):
                 if self.with_bodies:
                     self._spans(at, opened, plan, frame)
             elif frame.type == CLOSED and plan.state:
-                self.take_closed(frame, decoded(opened.files[plan.number].name, frame))
+                record = decoded(opened.files[plan.number].name, frame)
+                if self.task.keys is None or record.partition in self.task.keys:
+                    self.closed.take(record)
         if records:
             self.fragments.add_node(known.again, at)
         known.again.clear()
@@ -299,7 +285,7 @@ class DeathsReader(Reader):
                 borders[at] = NEVER if begins_ms(producer_id, 0) < borders[at] else -NEVER
             for covered in (False, True):
                 outcome = resolution_of(ranks[own], ranks[then], register, covered)
-                if self.is_closed(key, producer_id):
+                if (key, producer_id) in self.closed:
                     outcome = "closed"
                 outcomes[int(covered), at] = RESOLUTIONS.index(outcome)
             if ranks[own].generation < self.registers.buried(key.topic, groups[group]):

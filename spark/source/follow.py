@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from quorumq.storage.records import FRAMING_MAX, SNAPSHOT_END, TYPE_OF, Earlier,
 from quorumq.storage.scan import Bad, Frame
 from quorumq.storage.segment import salt_of
 
-from .causes import Rank
+from .causes import PUBLISHED, Rank, raw_causes
 from .journals import RECORDS_MERGED, OpenFile, SegmentGone, batch_of, decoded
 from .planning import footer_of, segments_in, start_of, take_pages
 from .reader import BATCHES
@@ -100,21 +100,11 @@ class Seen:
         return at < self._sorted.size and self._sorted[at] == np.bytes_(name)
 
     def add(self, name: bytes) -> None:
-        """Add a name."""
         self._recent.add(name)
         if len(self._recent) > max(4096, self._sorted.size // 8):
             recent = np.array(sorted(self._recent), f"S{NAME_BYTES}")
             self._sorted = np.union1d(self._sorted, recent)
             self._recent.clear()
-
-
-def deaths_in(fields: tuple[Any, ...]) -> Iterator[tuple[Rank, ProducerId, int, Any]]:
-    """Yield each message that died in a RecordsMerged, in a fixed order, with its cause as it stands there."""
-    for (named, start, stop), (generation, n, kind, *rest) in fields[4]:
-        if kind == Kind.DEAD and rest and rest[0] is not None:
-            rank, producer_id = Rank(generation, n, Kind.DEAD), ProducerId(*named)
-            for seq in range(start, stop):
-                yield rank, producer_id, seq, rest[0]
 
 
 class Tail:
@@ -192,7 +182,6 @@ class Tail:
         return start
 
     def _begin(self, number: int) -> SegmentStart:
-        """Open a segment at its first record."""
         file = self.files[number] = OpenFile(self.path, number)
         start = self._start_of(file)
         self.number, self.file = number, file
@@ -268,19 +257,20 @@ class Tail:
         try:
             (topic, number), group, all_of = frame.fields[2:5]
             key = PartitionId(topic, number)
-            producer = (self._read_to, self.number, frame.offset, frame.end)
+            where = (self._read_to, self.number, frame.offset, frame.end)
             head = f"{topic.hex()}/{number}/{group}/"
-            for rank, producer_id, seq, cause in deaths_in(frame.fields):
-                text = f"{head}{rank.generation}/{rank.n}/{producer_id}/{seq}"
-                name = blake2b(text.encode(), digest_size=NAME_BYTES).digest()
-                published = cause[7] if len(cause) > 7 else 0
-                entries.append(
-                    Entry(*producer, name, key, group, rank, producer_id, seq, tuple(cause[0]), published)
-                )
-            for (named, start, stop), (generation, n, kind, *rest) in all_of:
-                if kind != Kind.DEAD or not rest or rest[0] is None:
-                    rank = Rank(generation, n, Kind(kind))
-                    self.settle(self._read_to, key, group, Span(ProducerId(*named), start, stop), rank)
+            causes = raw_causes(self.file.name, frame)
+            for ((named, start, stop), record), cause in zip(all_of, causes, strict=True):
+                generation, n, kind = record[:3]
+                rank, producer_id = Rank(generation, n, Kind(kind)), ProducerId(*named)
+                if cause is None or kind != Kind.DEAD:
+                    self.settle(self._read_to, key, group, Span(producer_id, start, stop), rank)
+                    continue
+                said = (tuple(record[3][0]), cause[PUBLISHED])
+                for seq in range(start, stop):
+                    text = f"{head}{generation}/{n}/{producer_id}/{seq}"
+                    name = blake2b(text.encode(), digest_size=NAME_BYTES).digest()
+                    entries.append(Entry(*where, name, key, group, rank, producer_id, seq, *said))
         except (TypeError, ValueError):
             decoded(self.file.name, frame)  # says what is wrong with it
             raise
@@ -301,7 +291,6 @@ class Tail:
             self.files.pop(number).close()
 
     def close(self) -> None:
-        """Give all files back."""
         for file in self.files.values():
             file.close()
         self.files = {}

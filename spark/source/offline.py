@@ -25,7 +25,7 @@ from .deaths import DeathsReader
 from .journals import Directory, Problem
 from .merged import MessagesReader
 from .options import Options, Wanted
-from .planning import Planned, plan_directory
+from .planning import plan_directory
 from .reader import Task, holds_any, reporter
 from .registers import Registers
 
@@ -39,7 +39,12 @@ def plan(options: Options, selection: Wanted) -> list[Task]:
         UsageError: a directory that is no node's, two of one node, or of two clusters.
         StorageError: a directory cannot be read.
     """
-    planned, registers, sizes = plans_of(options)
+    planned = [plan_directory(path, reporter(options)) for path in options.data]
+    check_nodes(entry.directory for entry in planned)
+    registers, sizes = Registers(), Counter[PartitionId]()
+    for entry in planned:
+        registers.update(entry.registers)
+        sizes.update(entry.sizes)
     directories = tuple(entry.directory for entry in planned)
     for topic in (topic for entry in planned for topic in entry.registers.topics.values()):
         for partition in range(topic.partitions):
@@ -62,17 +67,6 @@ def plan(options: Options, selection: Wanted) -> list[Task]:
             share = (number, options.buckets)
             tasks.append(Task(directories, frozenset(chunk), bucket=share, registers=mine))
     return tasks
-
-
-def plans_of(options: Options) -> tuple[list[Planned], Registers, Counter[PartitionId]]:
-    """Return the plan of each directory, all registers merged, and the bytes of bodies by partition."""
-    planned = [plan_directory(path, reporter(options)) for path in options.data]
-    check_nodes(entry.directory for entry in planned)
-    registers, sizes = Registers(), Counter[PartitionId]()
-    for entry in planned:
-        registers.update(entry.registers)
-        sizes.update(entry.sizes)
-    return planned, registers, sizes
 
 
 def absent(directories: Iterable[Any], registers: Registers) -> Iterator[Problem]:
@@ -180,7 +174,6 @@ def _segment_tasks(
 
 
 def read(task: Task, options: Options, selection: Wanted, schema: StructType) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one task."""
     table = {
         "copies": CopiesReader,
         "problems": ProblemsReader,

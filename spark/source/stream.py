@@ -26,7 +26,6 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from quorumq.core.partition.closed import ClosedSessions
 from quorumq.core.values.errors import StorageError, UsageError
 from quorumq.core.values.names import begins_ms
 from quorumq.core.values.spans import SpanMap
@@ -35,7 +34,7 @@ from quorumq.storage.segment import segment_name
 
 from .arrow import Batches
 from .causes import Rank
-from .deaths import resolution_of
+from .deaths import Closed, resolution_of
 from .follow import NOTHING, Chunk, Entry, Gap, Seen, Tail, joined
 from .journals import SegmentGone
 from .offline import absent as lacking_nodes
@@ -104,7 +103,7 @@ class DeathsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.seen = Seen()
         self.before: Ranks = {}  # settled before the stream was taken up
         self.later: list[Ranks] = [{}, {}]  # settled since the last batch, and since the one before
-        self.closed: dict[PartitionId, ClosedSessions] = {}
+        self.closed = Closed()
         self.reread: dict[
             str, Any
         ] = {}  # offsets that do not count, by node, because its journal does not have them
@@ -139,7 +138,7 @@ class DeathsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._offset(start)
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """Return what the nodes have, for the progress of the query, and the directories that are away."""
+        """Return the nodes' positions, for the progress of the query, and the directories that are away."""
         return {**self._offset({}), **({"away": sorted(self.away)} if self.away else {})}
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -253,9 +252,7 @@ class DeathsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         tail.until = self.targets.get(tail.path, tail.until)
         tail.poll(most)
         for record in tail.closed:
-            closed = self.closed.setdefault(record.partition, ClosedSessions())
-            for span in record.spans:
-                closed.numbers.add(span)
+            self.closed.take(record)
         tail.closed.clear()
 
     def _advance(self, start: Mapping[str, Any]) -> None:
@@ -380,8 +377,7 @@ class Planner:
             register is not None and begins_ms(entry.producer_id, entry.published_ms) >= register.from_ms
         )
         resolution = resolution_of(entry.rank, now, register, covered)
-        closed = self.stream.closed.get(entry.key)
-        if closed is not None and entry.producer_id in closed:
+        if (entry.key, entry.producer_id) in self.stream.closed:
             resolution = "closed"
         nodes = tuple(sorted(self.nodes[entry.name]))
         return Fate(self.registers.name_of(entry.key.topic), resolution, nodes)
@@ -450,7 +446,6 @@ class Planner:
 
 
 def rank_in(ranks: Ranks, entry: Entry) -> Rank | None:
-    """Return the record of an entry's message."""
     spans = ranks.get((entry.key, entry.group))
     if spans is None:
         return None

@@ -14,13 +14,16 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 
 from quorumq.client.base.message import MessageId
+from quorumq.core.messages import SpanRecord
+from quorumq.core.messages.records import RecordsMerged
 from quorumq.core.values.errors import StorageError, UsageError
-from quorumq.core.values.types import Kind, Record, Span
+from quorumq.core.values.types import Kind, Record, Span, Stamp
 from quorumq.storage.scan import Scan
 from quorumq.storage.segment import segment_name
 from spark.schemas import schema
-from spark.source.follow import Gap
+from spark.source.follow import NOTHING, Gap, Tail
 from spark.source.options import read_options
+from spark.source.registers import Registers
 from spark.source.stream import DeathsStream, SinceReader, positions_of
 from tests.spark.cluster_on_disk import PRODUCER_ID, DiskCluster, Name, cause_of, mark, roll, turmoil
 from tests.spark.journals import bury, write
@@ -117,6 +120,24 @@ def test_a_node_that_hears_late_brings_nothing_again(tmp_path: Path) -> None:
     die(cluster, 2, 0)
     assert batch(stream, end, stream.latestOffset(end, None)) == []
     cluster.close()
+
+
+def test_deaths_that_a_record_has_once_have_its_time_of_publish(tmp_path: Path) -> None:
+    cluster = DiskCluster(tmp_path)
+    ballots = [Stamp(number, "n2") for number in (1, 2)]
+    entries = (
+        SpanRecord(
+            Span(PRODUCER_ID, ballot.time, ballot.time + 1),
+            Record(0, 0, Kind.DEAD, cause_of(7, 1_000)._replace(ballot=ballot)),
+        )
+        for ballot in ballots
+    )
+    cluster.nodes[0].store.append([RecordsMerged(cluster.keys[0], "billing", tuple(entries))])
+    mark(cluster)
+    tail = Tail(str(cluster.data[0]), NOTHING, lambda *settled: None, Registers())
+    tail.poll()
+    assert [(it.ballot, it.published_ms) for it in tail.entries] == [(it, 1_000) for it in ballots]
+    tail.close()
 
 
 def test_a_journal_that_does_not_reach_back_is_said(tmp_path: Path) -> None:
