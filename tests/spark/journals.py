@@ -1,7 +1,6 @@
 """Journals of three nodes with many dead letters, for measurements: `python -m tests.spark.journals COUNT DIR`.
 
-Every tenth message dies, and the others are acked in spans, as consumers do. Each letter has some 0.8 KB of text, in
-one of 40 kinds.
+Every message dies. Each letter has some 0.8 KB of text, in one of 40 kinds.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from quorumq.core.values.types import Death, Kind, ProducerId, Record, Span, Sta
 from tests.spark.cluster_on_disk import DiskCluster, batch_of
 
 BATCH = 100
-EVERY = 1
 KINDS = 40
 DAY_MS = 86_400_000
 
@@ -41,40 +39,28 @@ def write(
 def bury(
     cluster: DiskCluster, count: int, *, first: int = 0, stack_bytes: int = 600, step_ms: int = 50
 ) -> None:
-    """Publish enough messages that ``count`` of them die, and let them die at all nodes."""
+    """Publish ``count`` messages, and let them die at all nodes."""
     stack = ("  at shop.billing.charge(billing.py:118)\n" * (stack_bytes // 40 + 1))[:stack_bytes]
     now = 1_700_000_000_000
-    for number in range(first, first + count * EVERY, BATCH):
-        size = min(BATCH, first + count * EVERY - number)
+    for number in range(first, first + count, BATCH):
+        size = min(BATCH, first + count - number)
         key = cluster.keys[number // BATCH % 2]
         producer = ProducerId("n1", 1, 0xABC, number // BATCH % 2)
         start = number // BATCH // 2 * BATCH
         span = Span(producer, start, start + size)
         published = now + number * step_ms
         batch = batch_of(key, (span,), published)
-        acked = Record(0, 0, Kind.ACKED)
         records = [
             RecordsMerged(
                 key, "billing",
                 (SpanRecord(Span(producer, at, at + 1),
                             Record(0, 0, Kind.DEAD, death_of(number + at - start, published, stack))),),
             )
-            for at in range(start, start + size, EVERY)
+            for at in range(start, start + size)
         ]  # fmt: skip
-        acks = tuple(
-            SpanRecord(Span(producer, at + 1, at + EVERY), acked)
-            for at in range(start, start + size, EVERY)
-            if EVERY > 1
-        )
         for node in cluster.nodes:
             node.number = max(node.number + 1, node.store.next_number)
-            node.store.append(
-                [
-                    BatchStored(node.number, batch, published),
-                    *([RecordsMerged(key, "billing", acks)] if acks else ()),
-                    *records,
-                ]
-            )
+            node.store.append([BatchStored(node.number, batch, published), *records])
             kept = node.records.setdefault((key, "billing"), {})
             for record in records:
                 (entry,) = record.entries
