@@ -37,7 +37,6 @@ class Folder:
         self.session = session
 
     def __truediv__(self, name: str) -> Folder:
-        """Return a file or directory in it."""
         uri = f"{self.uri}/{name}" if self.session else ""
         return Folder(self.local / name, uri, self.session)
 
@@ -55,7 +54,6 @@ class Folder:
         return system_of(self.session, self.uri)
 
     def exists(self) -> bool:
-        """Return True if it is there."""
         if self.session is None:
             return self.local.exists()
         path, system = self._system
@@ -96,7 +94,6 @@ class Folder:
             raise OSError(f"{self} cannot be renamed to {target}")
 
     def remove(self) -> None:
-        """Delete it, if it is there."""
         shutil.rmtree(self.local, ignore_errors=True)
         if self.session is not None:
             path, system = self._system

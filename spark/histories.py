@@ -76,7 +76,6 @@ class Histories(NamedTuple):
 
     @property
     def parts(self) -> int:
-        """Number of parts into which they are cut."""
         return max(1, -(-self.bytes // PART_BYTES))
 
 
@@ -249,14 +248,12 @@ class Parts:
         return rows.groupBy("part").agg(result.alias("found"))
 
     def summary(self) -> Summary:
-        """Return the summary of lines about runs as a whole."""
         lines = Lines()
         for file, line in self._cut_short.items():
             lines.torn(file, line)
         return merged([*_blobs(self._rows.where(F.col("part") == SUMMARY)), lines.summary(lines.table())])
 
     def map(self, function: Callable[[Table], T]) -> Iterable[T]:
-        """Return the result of a function for each part."""
         parts = self._rows.where(F.col("part") != SUMMARY)
         result = self._of_each(parts, lambda tables: pickle.dumps(function(joined(tables))), "BINARY")
         return _blobs(result.select(F.col("found").alias("blob")))
@@ -278,7 +275,6 @@ class Parts:
         return total
 
     def findings(self, more: Sequence[Finding]) -> DataFrame:
-        """Return the findings of all parts, and ``more``."""
         result = [it.select(F.inline("findings")) for it in self._judged]
         result.append(self._session.createDataFrame([tuple(it[:12]) for it in more], VIOLATIONS))
         return reduce(DataFrame.unionByName, result)

@@ -105,7 +105,6 @@ PAGE: Final = "audit.html"
 
 
 def shown(console: Console, summary: Mapping[str, Any]) -> None:
-    """Print the verdicts, and the broken guarantees."""
     colours = {"holds": "green", "broken": "red", "not decidable": "yellow", "not checked": "dim"}
     table = Table(title=f"{counted(summary['runs'], 'run')}, {counted(summary['lines'], 'line')}")
     columns, rows = rows_of(summary)

@@ -160,7 +160,7 @@ NEEDED: Final = tuple(
 
 
 def observed() -> dict[str, Column]:
-    """Return what is asked of deaths while they are written."""
+    """Return aggregates of deaths that are taken while they are written."""
     at = F.when(F.col("dated"), F.unix_micros("died_at"))
     nulls = {f"no {name}": F.count_if(F.col(name).isNull()) for name in NEEDED}
     return {"begin": F.min(at), "end": F.max(at), **nulls}
@@ -176,7 +176,6 @@ def check_complete(seen: Mapping[str, Any], source: str) -> None:
 
 
 def failures_before(inputs: Input, previous: Folder | None) -> DataFrame | None:
-    """Return the table `failures` of an earlier run; None without one."""
     if previous is None:
         return None
     path = exactly((previous / "tables" / "failures").uri)

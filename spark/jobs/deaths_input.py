@@ -120,7 +120,6 @@ def known_to(session: SparkSession, out: Folder) -> DataFrame:
 
 
 def death_hash() -> Column:
-    """Return a hash of a death."""
     return F.xxhash64("id", "group", "generation", "n")
 
 
@@ -191,7 +190,6 @@ def cluster_of_directories(directories: Iterable[str]) -> str | None:
 
 
 def cluster_of_nodes(nodes: str) -> str:
-    """Return the id of the cluster that answers at these addresses."""
     with connect(names_in(nodes), timeout=10.0) as client:
         return client.metadata().cluster_id
 

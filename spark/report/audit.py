@@ -96,7 +96,6 @@ def page(summary: Row, guarantees: Mapping[str, str]) -> str:
 
 
 def head(summary: Row) -> Html:
-    """Return the title, and the subject of the report."""
     about = f"{counted(summary['runs'], 'run')} · {counted(summary['lines'], 'line')} · read from "
     paths = summary["paths"]
     about += ", ".join(paths[:3])
@@ -156,7 +155,6 @@ def conclusion(summary: Row, guarantees: Mapping[str, str]) -> tuple[str, Html]:
 
 
 def numbers(summary: Row) -> Html:
-    """Return the numbers on top."""
     verdicts = summary["verdicts"]
     figures = [
         (number(sum(row["broken"] for row in verdicts)), "times broken"),
@@ -180,8 +178,6 @@ def numbers(summary: Row) -> Html:
 
 
 def promises(summary: Row, guarantees: Mapping[str, str]) -> Html:
-    """Return the guarantees and their verdicts."""
-
     def about(row: Row) -> Html:
         called, promise = named(row["guarantee"], guarantees)
         said = [tag("b", called), tag("div", promise)]
@@ -212,7 +208,6 @@ def promises(summary: Row, guarantees: Mapping[str, str]) -> Html:
 
 
 def violations(summary: Row) -> Html:
-    """Return the broken guarantees, with the evidence."""
     empty = "Nothing was found broken."
     if any(row["verdict"] != "holds" for row in summary["verdicts"]) or summary["unread"]:
         empty = "Nothing was found broken in what could be checked."
@@ -223,7 +218,6 @@ def violations(summary: Row) -> Html:
 
 
 def caused(summary: Row, verdict: str) -> Html:
-    """Return the causes of findings, each once, with the story of the first message."""
 
     def matter(row: Row) -> Html:
         first, story = row["first"], EMPTY
@@ -249,7 +243,6 @@ def caused(summary: Row, verdict: str) -> Html:
 
 
 def undecided(summary: Row) -> Html:
-    """Return the findings that could not be decided."""
     total = summary["counts"]["undecided"]
     every = sum(row["undecidable"] for row in summary["verdicts"])
     said = []
@@ -287,7 +280,6 @@ EVIDENCE: Final = (
 
 
 def remainder(summary: Row) -> Html:
-    """Return the lines and writers that were not read or are not there."""
     columns = [
         Column("Kind", "w"),
         Column("How many", "n", of="count"),
@@ -303,7 +295,6 @@ def remainder(summary: Row) -> Html:
 
 
 def clocks(summary: Row) -> Html:
-    """Return the differences between the clocks of runs with several."""
     columns = [
         Column("Clock of", "w", "who writes by it", "writers"),
         Column("Findings", "w", of=lambda row: tag("b", row["findings"], class_="warn") if row["findings"] else ""),
@@ -328,7 +319,6 @@ def clocks(summary: Row) -> Html:
 
 
 def latency(summary: Row) -> Html:
-    """Return the times from publish to delivery."""
     of = "" if summary["runs"] == 1 else "; the worst run's"
     columns = [
         Column("Topic", "i"), Column("Group", "i"), Column("Messages", "n"), Column("Deliveries", "n"),
@@ -345,7 +335,6 @@ def latency(summary: Row) -> Html:
 
 
 def redeliveries(summary: Row) -> Html:
-    """Return the reasons why messages were delivered again."""
     rows, more = summary["redeliveries"], cut(summary, "redeliveries")
     totals: Counter[tuple[str, str]] = Counter()
     for row in rows:
@@ -361,7 +350,6 @@ def redeliveries(summary: Row) -> Html:
 
 
 def faults(summary: Row) -> Html:
-    """Return the counts of events during faults."""
     columns = [
         Column("Fault"), Column("Times", "n"), Column("Published", "n", "confirmed"),
         Column("Unknown", "n", "requests whose outcome nobody knows"), Column("Delivered", "n"), Column("Acked", "n"),
@@ -382,7 +370,6 @@ def listed(summary: Row, name: str, columns: Sequence[Column], *, empty: str) ->
 
 
 def label(verdict: str | None) -> Html:
-    """Return a verdict, coloured; nothing for None."""
     return EMPTY if verdict is None else tag("span", verdict, class_=f"tag {VERDICTS[verdict]}")
 
 
@@ -393,7 +380,6 @@ def named(guarantee: str, guarantees: Mapping[str, str]) -> tuple[str, str]:
 
 
 def cut(summary: Row, name: str) -> int:
-    """Return the number of rows that are in the tables only."""
     return int(summary["counts"][name]) - len(summary[name])
 
 
@@ -426,14 +412,12 @@ def marked(name: str, level: str, of: str = "") -> Callable[[Row], Any]:
 
 
 def of_all(count: int, every: int) -> tuple[Any, int]:
-    """Return a count, and its share."""
     if not count or not every:
         return number(count), count
     return join((number(count), tag("small", percent(count / every), class_="unit"))), count
 
 
 def apart(seconds: float | None) -> Any:
-    """Return a difference of two clocks, to sort by."""
     return "" if seconds is None else (f"{seconds:+,.4f} s", seconds)
 
 

@@ -69,7 +69,6 @@ def page(summary: Row, tops: Row) -> str:
 
 
 def head(summary: Row) -> Html:
-    """Return the title, and the subject of the report."""
     about = [f"As of {clock(summary['as_of'])} UTC"]
     if summary["cluster"]:
         about.append(f"cluster {summary['cluster']}")
@@ -109,7 +108,6 @@ def problems(summary: Row) -> Html:
 
 
 def numbers(summary: Row, tops: Row) -> Html:
-    """Return the numbers on top."""
     settled = summary["deaths"] - summary["dead"]
     figures = [
         (number(summary["dead"]), "dead letters now"),
@@ -128,7 +126,6 @@ def numbers(summary: Row, tops: Row) -> Html:
 
 
 def what_to_do(summary: Row, tops: Row) -> Html:
-    """Return the plan."""
     plan = summary["plan"]
     columns = [
         Column("Verdict", of=label("verdict")), Column("Messages", "n"), Column("Failure", of=failure),
@@ -151,7 +148,6 @@ def what_to_do(summary: Row, tops: Row) -> Html:
 
 
 def failures(summary: Row, tops: Row) -> Html:
-    """Return the kinds of failures."""
     columns = [
         DEAD, Column("Deaths", "n", "with those settled since"), SHARE,
         Column("When", "", "deaths over time", lambda row: spark_line(row, tops)),
@@ -174,7 +170,6 @@ def failures(summary: Row, tops: Row) -> Html:
 
 
 def over_time(summary: Row, tops: Row) -> Html:
-    """Return the times at which they died."""
     width = plots.width_of(tops["period"]["seconds"])
     if not tops["by_failure"]:
         text = "No dead letter has a plausible time of death, so there is nothing to draw."
@@ -230,7 +225,6 @@ def stacked(
 
 
 def how_long(summary: Row, tops: Row) -> Html:
-    """Return ages and times to death."""
     columns = [
         Column("Topic"), Column("Group"), DEAD, Column("Deaths", "n"),
         Column("Age p50", "n", "since the death of those dead now", took("age_p50")),
@@ -242,7 +236,6 @@ def how_long(summary: Row, tops: Row) -> Html:
 
 
 def where(summary: Row, tops: Row) -> Html:
-    """Return versions, hosts, consumers and nodes, and the deploys that may be the cause."""
     parts: list[str] = []
     if any(row["version"] for row in tops["by_version"]):
         parts.append(stacked(tops, "version", "(none)", "Deaths by consumer version", "UTC"))
@@ -272,7 +265,6 @@ def where(summary: Row, tops: Row) -> Html:
 
 
 def again(summary: Row, tops: Row) -> Html:
-    """Return the poison."""
     columns = [
         Column("What", of=lambda row: tag("span", row["kind"].replace("message", "redrive loop"), class_="tag")),
         Column("Name", "", "SHA-256 of the key or payload",
@@ -291,7 +283,6 @@ def again(summary: Row, tops: Row) -> Html:
 
 
 def samples(summary: Row, tops: Row) -> Html:
-    """Return a message of each kind of failure, with the commands to go on with it."""
     left_out = f"Keys, headers and payloads are left out; {COMMAND} deadletters --payloads shows them."
     by_kind = tops["samples"]
     each = [
@@ -309,7 +300,6 @@ def said_nodes(summary: Row) -> str:
 
 
 def sample(row: Row, dead: Row, nodes: str, payloads: bool) -> Html:
-    """Return one message."""
     location = f"{shlex.quote(row['topic'])} --group {shlex.quote(row['group'])}"
     # A dead letter without a fingerprint is found by its partition, as nothing else in the command line names its kind.
     kind = f"--fingerprint {shlex.quote(row['failure'])}"
@@ -347,12 +337,10 @@ def sample(row: Row, dead: Row, nodes: str, payloads: bool) -> Html:
 
 
 def label(name: str) -> Callable[[Mapping[str, Any]], Html]:
-    """Return a word for a column, coloured by its meaning."""
     return lambda row: tag("span", row[name], class_=f"tag {row[name]}")
 
 
 def per(name: str, unit: str) -> Callable[[Mapping[str, Any]], Any]:
-    """Return a rate for a column, to sort by; nothing if it is not known."""
     return lambda row: "" if row[name] is None else (f"{number(row[name])}/{unit}", row[name])
 
 
@@ -368,7 +356,6 @@ def titled(tops: Row) -> Row:
 
 
 def failure(row: Mapping[str, Any]) -> Html:
-    """Return a kind of failure by its text, linked to its sample."""
     if row["failure"] is None:
         return EMPTY
     return tag("a", row["title"], href="#" + anchor(row), title=row["failure"])
@@ -383,7 +370,6 @@ def redrive(row: Mapping[str, Any], nodes: str) -> Html:
 
 
 def spark_line(row: Mapping[str, Any], tops: Row) -> Html:
-    """Return the deaths of a kind over the period, as bars."""
     period = tops["period"]
     begin, step = period["begin"].timestamp() // period["seconds"], period["seconds"]
     count = int(period["end"].timestamp() // step - begin) + 1
@@ -404,7 +390,6 @@ def spark_line(row: Mapping[str, Any], tops: Row) -> Html:
 
 
 def both_ends(row: Mapping[str, Any]) -> tuple[Html, float | str]:
-    """Return the times of the last and the first death of a kind, to sort by the last."""
     first, last = row["first_died_at"], row["last_died_at"]
     shown = join((time(last), tag("small", time(first), class_="unit")), "")
     return shown, "" if last is None else last.timestamp()
@@ -452,7 +437,6 @@ def bytes_text(data: bytes) -> str:
 
 
 def clock(text: str) -> str:
-    """Return a time of the summary for people."""
     return text[:19].replace("T", " ")
 
 

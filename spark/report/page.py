@@ -138,7 +138,6 @@ def size(count: float | None) -> str:
 
 
 def time(at: datetime | None) -> str:
-    """Return a time of day in UTC, to the second."""
     return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S") if at is not None else ""
 
 
@@ -218,17 +217,14 @@ def _cell(column: Column, row: Mapping[str, Any]) -> Html:
 
 
 def soft(text: str) -> Html:
-    """Return the text that stands in place of an absent value."""
     return tag("span", text, class_="soft")
 
 
 def share(count: int, every: int) -> Any:
-    """Return a share, to sort by."""
     return (percent(count / every), count / every) if every else ""
 
 
 def shared(name: str) -> Callable[[Mapping[str, Any]], Any]:
-    """Return a share for a column, to sort by."""
     return lambda row: (percent(row[name]), row[name])
 
 
@@ -247,7 +243,6 @@ def tables_beside(names: Iterable[str]) -> Html:
 
 
 def figure(caption: str, hint: str, svg: Html, *, legend: Html = EMPTY) -> Html:
-    """Return a plot with its caption."""
     head = tag("figcaption", join((caption, tag("small", hint)), ""))
     return tag("figure", join((head, svg, legend)))
 
@@ -258,7 +253,6 @@ def note(level: str, content: Any, *, class_: str = "") -> Html:
 
 
 def cards(figures: Iterable[tuple[str, str]]) -> Html:
-    """Return the numbers on top: each large value, and its label."""
     each = (
         tag("div", join((tag("b", big), tag("span", small)), ""), class_="card") for big, small in figures
     )

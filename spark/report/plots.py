@@ -38,7 +38,6 @@ STYLE: Final = {
 
 
 def colour(index: int) -> str:
-    """Return the placeholder of a series' colour."""
     return COLOURS[f"--s{min(index, OTHERS)}"]
 
 
@@ -118,7 +117,6 @@ def in_page(text: str, name: str, label: str) -> str:
 
 
 def legend(series: Sequence[tuple[str, int]]) -> Html:
-    """Return the meaning of each colour."""
     items = (
         Html(f'<li><i style="background:var(--s{min(index, OTHERS)})"></i>{tag("span", name)}</li>')
         for name, index in series
@@ -127,11 +125,9 @@ def legend(series: Sequence[tuple[str, int]]) -> Html:
 
 
 def short(text: str, most: int = 28) -> str:
-    """Return text that fits below a plot."""
     text = visible(text).replace("\n", " ")
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def width_of(seconds: int) -> str:
-    """Return the width of a bucket in words: "per 15 min"."""
     return f"per {duration(seconds)}"

@@ -81,7 +81,6 @@ class Batches:
         self._bytes += size
 
     def rest(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that are left."""
         if not self._rows:
             return
         arrays = [pa.array(self._columns[field.name], field.type) for field in self.schema]

@@ -43,7 +43,6 @@ class Names(Generic[T]):
         self._numbers: dict[T, int] = {}
 
     def number(self, value: T) -> int:
-        """Return the number of a value."""
         number = self._numbers.get(value)
         if number is None:
             number = self._numbers[value] = len(self.values)
@@ -134,14 +133,12 @@ class Fragments:
         self.spans = array("q", table[there == 1].tobytes())
 
     def rows(self, columns: tuple[str, ...]) -> dict[str, Numbers]:
-        """Return the rows of RECORD or of SECTION by column."""
         flat = self.records if columns is RECORD else self.spans
         table = np.frombuffer(flat, np.int64).reshape(-1, len(columns))
         return {name: table[:, at].copy() for at, name in enumerate(columns)}
 
 
 def take(rows: dict[str, Numbers], chosen: Any) -> dict[str, Numbers]:
-    """Return some of the rows, in an order."""
     return {name: column[chosen] for name, column in rows.items()}
 
 

@@ -170,11 +170,9 @@ class OpenFile:
         self.close()
 
     def close(self) -> None:
-        """Give the file back."""
         os.close(self.fd)
 
     def size(self) -> int:
-        """Return its length now."""
         return os.fstat(self.fd).st_size
 
     def read(self, offset: int, length: int) -> bytes:
@@ -195,7 +193,6 @@ class OpenFile:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def scan(self, size: int, salt: int = 0) -> Scan:
-        """Return a scan of the first ``size`` bytes that jumps over bodies."""
         return Scan(self.read, size, salt, check_bodies=False)
 
     def records_scan(self, size: int, salt: int, known: Decoded) -> Scan:
@@ -239,7 +236,6 @@ def key_in(data: bytes, at: int) -> bytes:
 
 
 def key_bytes(key: PartitionId) -> bytes:
-    """Return a topic partition as nodes write it."""
     return cbor.array_head(2) + cbor.blob(key.topic) + cbor.uint(key.number)
 
 
@@ -397,13 +393,11 @@ class OpenDirectory:
             raise
 
     def close(self) -> None:
-        """Give all files back."""
         for file in self.files.values():
             file.close()
         self.files = {}
 
     def frames(self, plan: SegmentPlan, report: Report, known: Decoded | None = None) -> Iterator[Frame]:
-        """Yield every record of a segment that is open."""
         file, directory = self.files[plan.number], self.plan
         return frames_of(file, plan, directory.node, directory.directory, report, known)
 

@@ -95,7 +95,6 @@ def plan(options: Options, selection: Wanted) -> list[LiveTask]:
 
 
 def read(task: LiveTask, options: Options, selection: Wanted, schema: StructType) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one task."""
     out = Batches(schema)
     with connect(options.nodes, timeout=options.timeout) as client:
         client.metadata()  # where the members are
@@ -311,7 +310,6 @@ class Looker:
 
 
 def nodes_with(record: Record, known: Held | None) -> int:
-    """Return the replicas that have exactly this record."""
     return known[1] if known is not None and known[0] == record[:3] else 0
 
 

@@ -49,7 +49,6 @@ class Index:
         self.spans: dict[PartitionId, SpanMap[tuple[int, ...]]] = {}
 
     def add(self, key: PartitionId, location: Location, spans: Iterable[Span]) -> None:
-        """Add a batch that has these messages."""
         number = len(self.locations)
         self.locations.append(location)
         of_partition = self.spans.setdefault(key, SpanMap())
@@ -92,7 +91,6 @@ class MessagesReader(Reader):
                         reclaimed.update(span, lambda old: (old or 0) | 1 << at)
 
     def _take_batch(self, at: int, plan: SegmentPlan, frame: Frame) -> None:
-        """Note a batch."""
         batch = self.open_directories[at].batch(plan, frame)
         if batch is None:
             return

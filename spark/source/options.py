@@ -87,7 +87,6 @@ class Options(NamedTuple):
     since: Mapping[str, Mapping[str, Any]] | None
 
     def chooses(self, topic: str, partition: int) -> bool:
-        """Return True if a topic partition is to be read."""
         return (self.topics is None or topic in self.topics) and (
             self.partitions is None or partition in self.partitions
         )
@@ -117,7 +116,6 @@ def known_only(given: Mapping[str, str], known: Mapping[str, str]) -> dict[str, 
 
 
 def number(options: Mapping[str, str], name: str, default: float, least: float) -> float:
-    """Return an option that is a number."""
     value = options.get(name, "")
     if not value:
         return default

@@ -250,7 +250,6 @@ class _Planner:
             return scan.torn.offset
 
     def _take(self, file: OpenFile, segment: int, frame: Frame) -> None:
-        """Note the batches and registers of a frame."""
         if frame.type in (BATCH_STORED, BATCH_MOVED):
             stored, moved = batch_of(file.name, frame)
             header = stored.batch.header
@@ -280,7 +279,6 @@ class _Planner:
     def _footer(
         self, entry: Earlier, directory: int, holes: tuple[tuple[int, int], ...]
     ) -> SegmentFooter | None:
-        """Return the footer of an older segment, if it has one, and take in its pages of deleted names."""
         with OpenFile(self.path, entry.segment) as file:
             footer = footer_of(file, entry, directory)
             take_pages(file, entry, directory, footer, self.registers, holes)

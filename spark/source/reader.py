@@ -77,7 +77,6 @@ def _header_text(value: HeaderValue) -> str | None:
 
 
 def names(key: PartitionId, span: Span, topic: str) -> dict[str, Values]:
-    """Return the columns that name messages."""
     producer_id, start, stop = span
     head = str(MessageId(key, producer_id, 0))[:-1]
     return {
@@ -177,12 +176,10 @@ class Reader:
         return planned.directory
 
     def close(self) -> None:
-        """Give all files back."""
         for directory in self.open_directories:
             directory.close()
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """Yield all that the task reads."""
         try:
             self.open()
             yield from self.rows()
@@ -203,7 +200,6 @@ class Reader:
         return self.registers.counts_at(key, self.open_directories[at].plan.node)
 
     def nodes_of(self, mask: int) -> list[str]:
-        """Return the names of nodes in a bit mask over the directories, sorted."""
         return sorted(opened.plan.node for at, opened in enumerate(self.open_directories) if mask >> at & 1)
 
     def mine(self, producer_id: ProducerId) -> bool:

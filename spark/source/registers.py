@@ -38,7 +38,6 @@ class Registers:
         self._newest: dict[str, tuple[int, Stamp]] = {}
 
     def take(self, record: Any) -> None:
-        """Merge a record of one of `REGISTER_TYPES`."""
         if isinstance(record, TopicPut):
             topic = record.topic
             known = self.topics.get(topic.id)
@@ -57,7 +56,6 @@ class Registers:
         self.deleted.load(DeletedPage(0, 0, b"", b"", packed))
 
     def update(self, other: Registers) -> None:
-        """Merge all of another's."""
         for topic in other.topics.values():
             self.take(TopicPut(topic))
         for group in other.groups.values():
@@ -67,7 +65,6 @@ class Registers:
         self.unknown |= other.unknown
 
     def only(self, ids: Iterable[bytes]) -> Registers:
-        """Return those of these topics and their groups."""
         chosen = frozenset(ids)
         result = Registers()
         result.topics = {name: topic for name, topic in self.topics.items() if name in chosen}

@@ -154,8 +154,6 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def write(options: Options, batches: Iterator[pa.RecordBatch], task: int) -> WriterCommitMessage:
-    """Publish or redrive the rows of one task."""
-
     async def run(rows: Rows) -> None:
         async with connect(options.nodes, timeout=options.timeout) as client:
             if options.redrive:
@@ -171,7 +169,6 @@ def write(options: Options, batches: Iterator[pa.RecordBatch], task: int) -> Wri
 
 
 def binary(value: str | bytes | bytearray | None) -> bytes | None:
-    """Return a text or binary column as bytes."""
     return value.encode() if isinstance(value, str) else None if value is None else bytes(value)
 
 

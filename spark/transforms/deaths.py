@@ -178,7 +178,6 @@ def cube(
 
 
 def cells(cube: DataFrame, of: str) -> DataFrame:
-    """Return the cells of one of SETS."""
     return cube.where(F.col("of") == of)
 
 
@@ -193,7 +192,7 @@ def totals(rows: DataFrame, *by: str | Column) -> DataFrame:
 
 
 def sketches(deaths: DataFrame, now: datetime) -> DataFrame:
-    """Return what counts cannot say: DEATHS in, SKETCHES out.
+    """Return samples and quantiles: DEATHS in, SKETCHES out.
 
     A row for each kind has its first `SAMPLES` dead letters: those still dead first, then the newest. A row for each
     group, with no failure, has p50 and p99 of ages and of times to death: values that occur, off by at most a rank in
@@ -459,7 +458,6 @@ def seconds_of(time: Column) -> Column:
 
 
 def bucket(time: Column, seconds: int) -> Column:
-    """Return the beginning of a time's bucket."""
     return F.timestamp_seconds(F.floor(seconds_of(time) / seconds) * seconds)
 
 
