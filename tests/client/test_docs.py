@@ -47,7 +47,7 @@ async def resize(message: Message) -> None:
 
 @pytest.mark.parametrize("snippet", [it for it in SNIPPETS if it not in (*ASYNCIO, *BLOCKING)], ids=title)
 async def test_the_example_runs(snippet: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with fake_cluster(hold_time_max=5.0) as cluster:  # as `quorumq dev` has it
+    async with fake_cluster(hold_time_max=5.0) as cluster:  # as `quorumq demo` has it
         monkeypatch.setattr("quorumq.client.client.dial_tcp", dialling(cluster))
         async with connect("127.0.0.1:7401") as client:
             await client.create_topic("jobs")
