@@ -16,7 +16,8 @@ from quorumq.core.values.deadnames import DEAD_SUFFIX, source_of
 from quorumq.core.values.errors import Code
 from quorumq.core.values.limits import NUMBERS_END
 from quorumq.core.values.printable import plural
-from quorumq.core.values.spans import SpanMap, SpanSet, subtract
+from quorumq.core.values.spanlists import subtract
+from quorumq.core.values.spans import SpanMap, SpanSet
 from quorumq.core.values.types import Kind, NodeId, Now, PartitionId, Record, Span, just_before, record_rank
 
 REPLICA_LIST_LIMIT = limits.RUNS_PER_STEP
