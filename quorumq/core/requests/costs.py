@@ -33,10 +33,11 @@ def runs(count: int) -> int:
 
 
 def _of_fetch(catalogue: Catalogue, request: m.Fetch) -> int:
-    return max(_of_places(catalogue, request), runs(len(request.spans)))
+    cost = _of_partitions(catalogue, request)
+    return max(cost, runs(len(request.spans))) if request.spans else cost
 
 
-def _of_places(catalogue: Catalogue, request: m.Fetch) -> int:
+def _of_partitions(catalogue: Catalogue, request: m.Fetch) -> int:
     """Return the cost of looking for the partitions that a FETCH reads."""
     topics = request.topics
     if len(topics) == 1 and topics[0] in catalogue.living:  # mostly
@@ -44,7 +45,7 @@ def _of_places(catalogue: Catalogue, request: m.Fetch) -> int:
         if key not in catalogue.groups and not request.group.endswith(DEAD_SUFFIX):
             return limits.COSTLY_PER_STEP  # it makes the group, as SetGroup does
         if not catalogue.reads(key[0], request.group.removesuffix(DEAD_SUFFIX)):
-            return limits.CHEAP + UNKNOWN * catalogue.live_groups[key[0]]  # the answer has a hint
+            return limits.CHEAP + UNKNOWN * catalogue.live_groups.get(key[0], 0)  # the answer has a hint
         return len(request.partitions) or len(catalogue.topics[catalogue.living[topics[0]]].replicas)
     looked_at = _of_names(catalogue, topics)
     if looked_at >= limits.COSTLY_PER_STEP:

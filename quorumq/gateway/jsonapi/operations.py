@@ -162,7 +162,8 @@ async def fetch(call: Call) -> shapes.Fetched:
     )
     now = call.client.clock()
     with CancelScope(shield=True):  # if the client has left, `give_back` gets all messages
-        return shapes.Fetched(messages=await call.turn.each(partial(shapes.delivered_of, now=now), messages))
+        delivered = await call.turn.each(partial(shapes.delivered_of, now=now), messages)
+    return shapes.Fetched(messages=delivered)
 
 
 async def give_back(client: Client, fetched: shapes.Fetched) -> None:
@@ -346,7 +347,9 @@ async def backlog(call: Call) -> shapes.BacklogView:
 async def backlogs(call: Call) -> shapes.Backlogs:
     counts = await call.client.backlogs(*([call.query.topic] if call.query.topic else ()))
     return shapes.Backlogs(
-        backlogs=await call.turn.each(lambda it: shapes.BacklogView.of(*it[0], it[1]), counts.items())
+        backlogs=await call.turn.each(
+            lambda it: shapes.BacklogView.of(it[0][0], it[0][1], it[1]), counts.items()
+        )
     )
 
 
