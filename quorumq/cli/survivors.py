@@ -83,6 +83,10 @@ def declare(
     _, plan, known = ask(trusted[0], DeclareSurvivors(), Metadata(), timeout=timeout)
     assert isinstance(plan, DeclareSurvivorsReply), plan
     assert isinstance(known, MetadataReply), known
+    while known.more is not None:
+        _, page = ask(trusted[0], Metadata(after=known.more), timeout=timeout)
+        assert isinstance(page, MetadataReply), page
+        known = known._replace(topics=(*known.topics, *page.topics), more=page.more)
     fields = _fields(plan, known)
     if not as_json:
         say(_words(fields), err=not dry_run)

@@ -23,6 +23,8 @@ from quorumq.client import (
     UsageError,
 )
 from quorumq.core import messages as m
+from quorumq.core.node import status
+from quorumq.core.values.errors import StaleGeneration
 from quorumq.core.values.types import Kind
 from quorumq.history import HistoryWriter
 from quorumq.history.reader import read_history
@@ -112,6 +114,31 @@ async def test_a_rewind_is_repeated_at_another_node_and_the_newest_generation_co
         )
         (known,) = (await client.metadata("jobs")).groups
         assert known == group
+
+
+async def test_a_change_whose_answer_was_lost_does_nothing_to_a_group_that_is_made_meanwhile() -> None:
+    """The node that stood still reads the old request once the new group is there."""
+    async with jobs() as (cluster, client):
+        await client.create_group("jobs", "g")
+        await client.delete_group("jobs", "g")
+        (_, deletion) = cluster.of(m.DeleteGroup)[0]
+        made = await client.create_group("jobs", "g")
+        with pytest.raises(StaleGeneration, match="since its generation"):
+            await client.context.ask(deletion, "deletion that is late", 5.0, writes=True)
+        assert (await client.metadata("jobs")).groups == (made,)
+
+
+async def test_metadata_of_several_pages_is_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with jobs() as (cluster, client):
+        for number in range(5):
+            await client.create_group("jobs", f"g{number}")
+        await client.create_topic("more")
+        whole = await client.metadata()
+        monkeypatch.setattr(status, "METADATA_BYTES", 1)
+        asked = len(cluster.of(m.Metadata))
+        known = await client.metadata()
+        assert len(cluster.of(m.Metadata)) > asked + 5
+        assert (sorted(known.topics), sorted(known.groups)) == (sorted(whole.topics), sorted(whole.groups))
 
 
 # ------------------------------------------------------------------------- rewound under a consumer

@@ -161,9 +161,16 @@ class Context:
         self, *topics: str, groups: bool = True, timeout: float | None = None
     ) -> m.MetadataReply:
         """Ask for metadata, like `Client.metadata`; without ``groups`` for nodes and topics alone."""
-        reply = await self.ask(m.Metadata(topics, groups), "metadata", timeout, writes=False)
+        end = self.end(timeout)
+        ask = m.Metadata(topics, groups)
+        reply = cast("m.MetadataReply", await self.ask(ask, "metadata", timeout, writes=False))
         self.nodes.learn(reply)
-        return cast("m.MetadataReply", reply)
+        while reply.more is not None:
+            page = await self.ask(ask._replace(after=reply.more), "metadata", left_of(end), writes=False)
+            known = {topic.id: topic for topic in (*reply.topics, *page.topics)}
+            listed = (*reply.groups, *page.groups)
+            reply = reply._replace(topics=tuple(known.values()), groups=listed, more=page.more)
+        return reply
 
     async def topic(self, name: str, *, create: bool = False, timeout: float | None = None) -> Topic:
         """Return a topic, like `Client.topic`."""

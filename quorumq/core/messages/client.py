@@ -118,11 +118,13 @@ class LabelsReply(NamedTuple):
 class Metadata(NamedTuple):
     """Ask for nodes, limits, and topics by name (none named: all).
 
-    ``groups``: with the groups of these topics; a topic may have a thousand.
+    ``groups``: with the groups of these topics; a topic may have a thousand. ``after``: go on behind an answer's
+    ``more``.
     """
 
     topics: tuple[str, ...] = ()
     groups: bool = True
+    after: tuple[bytes, int] | None = None
 
 
 class NodeInfo(NamedTuple):
@@ -136,6 +138,8 @@ class NodeInfo(NamedTuple):
 
 
 class MetadataReply(NamedTuple):
+    """The answer to METADATA, or a page of it. ``more``: place to go on from, as topic id and number of its groups."""
+
     cluster_id: str
     node: NodeId
     nodes: tuple[NodeInfo, ...]
@@ -145,6 +149,7 @@ class MetadataReply(NamedTuple):
     batch_bytes_max: int
     hold_time_max: float
     layout: int = 0  # number of the cluster layout with these nodes
+    more: tuple[bytes, int] | None = None
 
 
 class Publish(NamedTuple):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Iterator, Mapping
+from itertools import chain, islice
 from typing import Final
 
 from quorumq.core import messages as m
+from quorumq.core.cluster.catalogue import Catalogue
 from quorumq.core.cluster.members import address_of, outdated
 from quorumq.core.cluster.state import NodeConfig
 from quorumq.core.cluster.topics import is_pattern
@@ -19,10 +20,16 @@ from quorumq.core.recovery.trust import Trust
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.sources import copies_for_move
 from quorumq.core.values import limits
-from quorumq.core.values.types import MemberState, NodeId, Now, PartitionId, Placement, Topic
+from quorumq.core.values.types import Group, MemberState, NodeId, Now, PartitionId, Placement, Topic
 
 MOVES_SHOWN_MAX: Final = 32
 """Moves in one status."""
+
+METADATA_BYTES: Final = limits.HEADER_BYTES_MAX // 2
+"""Bytes of registers in one answer, about: a topic of 1,024 partitions may have a third of that."""
+
+TOPIC_BYTES, GROUP_BYTES, NODE_BYTES = 1024, 512, 44
+"""Bytes of a topic's settings, a group's register and the name of a node in a replica set, at most."""
 
 Page = tuple[list[dict[str, object]], tuple[PartitionId, str] | None]
 
@@ -75,6 +82,8 @@ def status(context: Context, trust: Trust, now: Now) -> dict[str, object]:
 def metadata(context: Context, request: m.Metadata) -> m.MetadataReply | m.Failed:
     """Return the nodes, and the topics that a request names; all if it names none.
 
+    If one frame cannot hold all, it is a page, in the order of topic ids.
+
     A node that was removed names itself no more. It cannot say that a topic does not exist.
     """
     config, catalogue, links = context.config, context.catalogue, context.state.links
@@ -86,6 +95,7 @@ def metadata(context: Context, request: m.Metadata) -> m.MetadataReply | m.Faile
             return catalogue.not_found(name)
         topics.update((topic.id, topic) for topic in matching)
     cluster = catalogue.cluster
+    shown, groups, more = registers_page(context.catalogue, topics, request)
     return m.MetadataReply(
         cluster_id=config.cluster_id,
         node=config.node,
@@ -102,18 +112,56 @@ def metadata(context: Context, request: m.Metadata) -> m.MetadataReply | m.Faile
             for member in cluster.layout.members
             if member.state != MemberState.REMOVED and (member.node != config.node or is_member)
         ),
-        topics=tuple(topics.values()),
-        groups=tuple(
-            register
-            for topic in (sorted(topics) if request.groups else ())
-            for register in catalogue.group_registers(topic)
-            if not register.deleted
-        ),
+        topics=shown,
+        groups=groups,
         message_bytes_max=limits.MESSAGE_BYTES_MAX,
         batch_bytes_max=limits.BATCH_BYTES_MAX,
         hold_time_max=config.hold_time_max,
         layout=cluster.layout.number,
+        more=more,
     )
+
+
+def registers_page(
+    catalogue: Catalogue, topics: Mapping[bytes, Topic], request: m.Metadata
+) -> tuple[tuple[Topic, ...], tuple[Group, ...], tuple[bytes, int] | None]:
+    """Return a page of these topics and their groups, and where the next one begins; None if there is none.
+
+    A topic whose groups are on several pages is on each of them. It is never named by more than its id and a number,
+    as a client may not see its name, or those of its groups.
+    """
+    groups: dict[bytes, list[Group]] = {}
+    for id_ in topics:
+        registers = catalogue.group_registers(id_) if request.groups else ()
+        groups[id_] = [register for register in registers if not register.deleted]
+    weight = sum(weight_of(topic) for topic in topics.values()) + sum(map(len, groups.values())) * GROUP_BYTES
+    if request.after is None and weight <= METADATA_BYTES:
+        return tuple(topics.values()), tuple(chain.from_iterable(groups.values())), None
+    first, skipped = request.after or (b"", 0)
+    shown: list[Topic] = []
+    listed: list[Group] = []
+    capacity = METADATA_BYTES
+    for id_ in sorted(id_ for id_ in topics if id_ >= first):
+        if shown and capacity < weight_of(topics[id_]):
+            return tuple(shown), tuple(listed), (id_, 0)
+        capacity -= weight_of(topics[id_])
+        start = skipped if id_ == first else 0
+        stop = start + max(1, capacity // GROUP_BYTES)
+        shown.append(topics[id_])
+        listed += groups[id_][start:stop]
+        if stop < len(groups[id_]):
+            return tuple(shown), tuple(listed), (id_, stop)
+        capacity -= GROUP_BYTES * len(groups[id_][start:])
+    return tuple(shown), tuple(listed), None
+
+
+def weight_of(topic: Topic) -> int:
+    """Return the bytes of a topic's register, at most."""
+    names = sum(map(len, topic.replicas)) + 2 * len(topic.over)
+    for layout in (topic.layout, topic.next_layout):
+        for each in layout.placements if layout is not None else ():
+            names += len(each.slots) + len(each.before) + len(each.sources) + len(each.learners) + 1
+    return TOPIC_BYTES + names * NODE_BYTES
 
 
 def members_status(context: Context) -> dict[str, object]:
