@@ -11,15 +11,16 @@ from quorumq.core.messages import GroupsRequest
 from quorumq.core.messages.effects import Effect
 from quorumq.core.partition import hold_recovery
 from quorumq.core.partition.replica import Replica
-from quorumq.core.recovery import trust
+from quorumq.core.recovery import joining, trust
+from quorumq.core.recovery.resync import Resync
 from quorumq.core.requests import registers, registration
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.moving import LayoutCoordinator
-from quorumq.core.values.types import Machines, NodeId, Now, Topic
+from quorumq.core.values.types import Machines, NodeId, Now, PartitionId, Topic
 from sim.explorer.scenario import NO_FETCH, Budget, Scenario
-from sim.rules.moves import adopt, asked, moving, told
+from sim.rules.moves import QUARANTINE_OVER, adopt, asked, joined, moving, told
 from sim.rules.rule import Rule
-from sim.rules.scripts import A, B, C, D, E, answered, links, ran_out, restarted, won
+from sim.rules.scripts import A, B, C, D, E, acked_at, answered, links, ran_out, restarted, won
 from sim.rules.topics import newer
 
 
@@ -66,6 +67,22 @@ def layout_by_stamp(ours: Topic, theirs: Topic) -> Topic:
 
 def tells_in_quarantine(replica: Replica, epoch: int, now: Now) -> bool:
     return replica.epoch == epoch
+
+
+def lacks_of_either_set(
+    self: Resync,
+    context: Context,
+    members: tuple[NodeId, ...],
+    partition: PartitionId | None,
+    needed: int | None = None,
+) -> int:
+    replica = context.replicas.get(partition) if partition is not None else None
+    if needed is None and replica is not None and joining.may_join(context, replica):
+        return 0
+    return _lacking(self, context, members, partition, needed)
+
+
+_lacking = Resync.lacking
 
 
 FIVE = (A, B, C, D, E)
@@ -256,6 +273,30 @@ RULES = (
             budget=Budget(restarts=1, ticks=1),
             restart_nodes=(C,),
             coordinators=(A, B),
+        ),
+    ),
+    Rule(
+        "move-wiped-hears-the-present-set",
+        "a new slot that loses its disk learns from the present set, not from the set before alone",
+        ((Resync, "lacking", lacks_of_either_set),),
+        off="either will do, as for one that never voted",
+        scenario=moving(
+            "move-wiped",
+            "c's slot goes to d, which a and c tell; b and d get the ACK of a0; d loses its disk, and hears a and c",
+            (
+                *adopt(A, B, C, D),
+                *joined(D, A, C),
+                *ran_out(B),
+                *acked_at(B, D),
+                ("lose", D),
+                *links(D, A, C),
+                *told(D, A, C) * 2,
+                *QUARANTINE_OVER,
+            ),
+            later=(D,),
+            budget=Budget(resyncs=1, acks=1, ticks=5),
+            restart_nodes=(D,),
+            coordinators=(B, A),
         ),
     ),
 )

@@ -64,6 +64,7 @@ def test_a_late_request_does_nothing_to_a_later_generation(request_: Any, change
     asked(cluster, "a", *CHANGES[change])
     newest = cluster.nodes["a"].catalogue.group(topic.id, "g")
     cluster.drop = lambda sender, to, message: False
+    assert newest is not None
     assert newest.generation > group.generation
     reply = cluster.ask("c", late, 1.0)
     harmless = isinstance(late, m.SetGroup) and not late.rewind
@@ -81,6 +82,7 @@ def test_a_request_in_time_is_done_also_at_a_node_that_lags(request_: Any) -> No
     asked(cluster, "a", *CHANGES["made again"])
     newest = cluster.nodes["a"].catalogue.group(topic.id, "g")
     cluster.drop = lambda sender, to, message: False
+    assert newest is not None
     reply = cluster.ask("c", with_names(request_, topic, newest), 1.0)
     assert isinstance(reply, m.GroupReply | m.PurgeReply), reply
 

@@ -149,6 +149,7 @@ BROKEN = {
     "move-waits-for-the-last-one": "stuck",
     "layout-outlives-changes": "one set",
     "move-holds-out-of-quarantine": "G2",
+    "move-wiped-hears-the-present-set": "G3",
     "members-are-chosen": "one layout",
     "members-are-durable": "members",
     "resync-brings-members": "members",
@@ -246,6 +247,7 @@ EXHAUSTED_LATER = {
     "labels-write-back",
     "claim-outlasts-its-hold",
     "move-waits-for-the-last-one",
+    "move-wiped-hears-the-present-set",
 }
 """Rules whose scenarios have more states: `make soak` exhausts them."""
 
