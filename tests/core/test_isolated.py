@@ -81,3 +81,16 @@ def test_no_node_asks_a_peer_that_cannot_answer_yet(monkeypatch: pytest.MonkeyPa
     cluster.feed("c", LinkDown("a"))
     cluster.link("c", "a")
     assert isinstance(cluster.ask("a", publish), m.PublishReply)
+
+
+def test_a_node_without_a_directory_asks_again_once_the_others_can_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = with_messages(3)
+    cluster.kill("a")
+    cluster.journals["a"] = []
+    monkeypatch.setattr(cluster, "join", lambda name: None)
+    cluster.start("a")
+    for dialler, acceptor in ("ab", "ac", "ab", "ac", "ba", "ca"):
+        cluster.link(dialler, acceptor)
+    assert cluster.nodes["a"].state.trusted

@@ -63,8 +63,8 @@ def waits_for_other_sub_fetches(
     ("seed", "owner", "name", "plant"),
     [
         (33, Batches, "_is_overdue", pulls_after_the_grace),
-        (32, Voter, "_refuse_untrusted", lambda *args: []),
-        (252, Placing, "wait_to_adopt", lambda *args: []),
+        (46, Voter, "_refuse_untrusted", lambda *args: []),
+        (262, Placing, "wait_to_adopt", lambda *args: []),
         (59, SplitCoordinator, "_go_on", waits_for_other_sub_fetches),
     ],
 )

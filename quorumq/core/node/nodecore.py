@@ -419,11 +419,14 @@ class NodeCore:
         self.state.clock.merge(event.stamp)
         self.context.peers.received_at[peer] = now.mono
         effects = self.trust.hear(self.context, peer)
-        if self.trust.resync is not None:
-            effects += self.trust.resync.ask(self.context, peer, now, afresh=True)
-        effects += self.context.hold_recovery.ask(self.state, self.replicas, peer, now, afresh=True)
-        effects += joining.go_on(self.context, now, afresh=True)
-        return effects + self.upkeep.greet(peer, now)
+        return effects + self._ask_afresh(peer, now) + self.upkeep.greet(peer, now)
+
+    def _ask_afresh(self, peer: NodeId, now: Now) -> list[e.Effect]:
+        """Ask a peer for what this node has to learn: a link has come up, ours or the one that it answers over."""
+        resync, context = self.trust.resync, self.context
+        effects = resync.ask(context, peer, now, afresh=True) if resync is not None else []
+        effects += context.hold_recovery.ask(self.state, self.replicas, peer, now, afresh=True)
+        return effects + joining.go_on(context, now, afresh=True)
 
     # ------------------------------------------------------- messages of peers
 
@@ -447,8 +450,8 @@ class NodeCore:
         context.peers.received_at[sender] = now.mono
         if state.answering.get(sender) != incarnation:
             state.on_words(sender, incarnation)
-            if context.hold_recovery.awaited and sender in state.answering:  # it could answer nothing before
-                effects = context.hold_recovery.ask(state, context.replicas, sender, now, afresh=True)
+            if sender in state.answering:  # earlier answers were lost
+                effects = self._ask_afresh(sender, now)
                 return effects + self._on_message(sender, incarnation, message, now)
         return self._on_message(sender, incarnation, message, now)
 
