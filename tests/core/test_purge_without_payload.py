@@ -104,7 +104,7 @@ def test_messages_that_were_reclaimed_stay_purged_though_a_replica_brings_them_b
         assert cluster.ask("a", m.PurgeRequest("jobs", 0, "late")) == m.PurgeReply(0)
     elif how == "latest":
         cluster.ask("a", m.SetGroup("jobs", "late", "latest", 0, rewind=True))
-    listed = cluster.ask("a", m.PeekRequest("jobs", 0, "late", "open", None, 100, complete=True))
+    listed = cluster.ask("a", m.PeekRequest("jobs", 0, "late", "open", (0, 0), 100, complete=True))
     assert isinstance(listed, m.PeekReply)
     assert listed.items == ()
     cluster.hear_all(20)

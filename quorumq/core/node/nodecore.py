@@ -423,8 +423,8 @@ class NodeCore:
 
     def _ask_afresh(self, peer: NodeId, now: Now) -> list[e.Effect]:
         """Ask a peer for what this node has to learn: a link has come up, ours or the one that it answers over."""
-        resync, context = self.trust.resync, self.context
-        effects = resync.ask(context, peer, now, afresh=True) if resync is not None else []
+        learner, context = self.trust.resync, self.context
+        effects = learner.ask(context, peer, now, afresh=True) if learner is not None else []
         effects += context.hold_recovery.ask(self.state, self.replicas, peer, now, afresh=True)
         return effects + joining.go_on(context, now, afresh=True)
 
