@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Final, NamedTuple
 
@@ -31,17 +31,10 @@ class Settled(NamedTuple):
 
 
 class Died(NamedTuple):
-    """A dead letter that was confirmed: of the highest redrive number the first is the greatest."""
+    """A dead letter that was confirmed."""
 
     n: int
-    minus_high: float
-    t: float
-    low: float
-    clock: int
-
-    @property
-    def at(self) -> Moment:
-        return Moment(-self.minus_high, self.t, self.low, self.clock)
+    at: Moment
 
 
 class Delivery:
@@ -49,7 +42,7 @@ class Delivery:
 
     Attributes:
         acked, settled: the first ACK of its life that heard `acked`, or any success; None if there is none.
-        died: its death, if a client learned of one.
+        died: its death, of the highest redrive number the first, if a client learned of one.
         redrives: the highest number of a redrive that was asked for; None if there is none.
         rejects, interruptions: number of times that it had been given back, and given back as interrupted.
         published: moment of its first publish; None if none may be before it.
@@ -95,21 +88,21 @@ class Delivery:
         """Say if it may have come after an ACK of it was confirmed."""
         return self.is_delivery and self.acked is not None and maybe(self.acked.at, self.here)
 
+    def _rewound(self, is_before: Callable[[Moment | None, Moment | None], bool]) -> int:
+        confirmed = self.story.group.confirmed
+        return max(
+            (it.generation for it in confirmed if it.rewind and is_before(it.at, self.sent)), default=0
+        )
+
     @cached_property
     def newest(self) -> int:
         """The generation to which the group may have been rewound before the FETCH was sent."""
-        return max(
-            (it.generation for it in self.story.group.confirmed if it.rewind and maybe_by(it.at, self.sent)),
-            default=0,
-        )
+        return self._rewound(maybe_by)
 
     @cached_property
     def newest_sure(self) -> int:
         """Generation to which it was rewound before that beyond doubt."""
-        return max(
-            (it.generation for it in self.story.group.confirmed if it.rewind and sure_by(it.at, self.sent)),
-            default=0,
-        )
+        return self._rewound(sure_by)
 
     @property
     def if_covered(self) -> bool:
@@ -156,8 +149,9 @@ def deliveries(story: Story) -> list[Delivery]:
         elif kind == "reject":
             (interruptions if event.interrupted else rejects)[life] += 1
         elif kind == "dead_letter":
-            died = Died(event.n, -event.at.high, event.at.t, event.at.low, event.at.clock)
-            deaths[life] = max(died, deaths.get(life, died))
+            known = deaths.get(life)
+            if known is None or (event.n, -event.at.high) > (known.n, -known.at.high):
+                deaths[life] = Died(event.n, event.at)
         else:
             if kind == "ack":
                 one = Settled(event.at, event.owner or "", outcome or "")
@@ -331,7 +325,7 @@ def altered(it: Delivery) -> Proof | None:
 def though_dead(it: Delivery) -> Proof | None:
     if not it.is_open or it.died is None or it.event.n > it.died.n or not maybe(it.died.at, it.here):
         return None
-    text = f"delivered at n = {it.event.n}, dead at n = {it.died.n} since {seconds(it.died.t)}"
+    text = f"delivered at n = {it.event.n}, dead at n = {it.died.n} since {seconds(it.died.at.t)}"
     return Proof(text, sure(it.died.at, it.here))
 
 
