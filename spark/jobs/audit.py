@@ -19,11 +19,11 @@ from quorumq.audit.audit import STRICT_CODE, Audit, audit, exit_code, summarised
 from quorumq.audit.files import check_not_empty
 from quorumq.audit.findings import GUARANTEES
 from quorumq.audit.words import lines_of, rows_of
+from quorumq.core.values.printable import plural
 
 from ..folders import Folder, folders_of
 from ..histories import Histories, Parts, arrow_schema, read
 from ..report.audit import page
-from ..report.page import counted
 from ..session import bytes_in, check_shared, fit, interruptible, job_session, written
 from .output import SUMMARY, Output, options_of_out
 
@@ -106,7 +106,7 @@ PAGE: Final = "audit.html"
 
 def shown(console: Console, summary: Mapping[str, Any]) -> None:
     colours = {"holds": "green", "broken": "red", "not decidable": "yellow", "not checked": "dim"}
-    table = Table(title=f"{counted(summary['runs'], 'run')}, {counted(summary['lines'], 'line')}")
+    table = Table(title=f"{plural(summary['runs'], 'run')}, {plural(summary['lines'], 'line')}")
     columns, rows = rows_of(summary)
     for column in columns:
         table.add_column(column.lstrip(">|"), justify="right" if column.startswith(">") else "left")
@@ -117,7 +117,7 @@ def shown(console: Console, summary: Mapping[str, Any]) -> None:
         console.print(line, soft_wrap=True, markup=False)
     if summary["previous"]:
         new = sum(row["status"] == "new" for row in summary["causes"])
-        line = f"since {summary['previous']['out']}: {counted(new, 'cause')} new, {len(summary['gone'])} gone"
+        line = f"since {summary['previous']['out']}: {plural(new, 'cause')} new, {len(summary['gone'])} gone"
         console.print(line, soft_wrap=True, markup=False)
 
 

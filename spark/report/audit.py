@@ -11,13 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from quorumq.core.values.printable import plural
+
 from .. import COMMAND
 from .page import (
     EMPTY,
     Column,
     Html,
     cards,
-    counted,
     duration,
     join,
     note,
@@ -96,14 +97,14 @@ def page(summary: Row, guarantees: Mapping[str, str]) -> str:
 
 
 def head(summary: Row) -> Html:
-    about = f"{counted(summary['runs'], 'run')} · {counted(summary['lines'], 'line')} · read from "
+    about = f"{plural(summary['runs'], 'run')} · {plural(summary['lines'], 'line')} · read from "
     paths = summary["paths"]
     about += ", ".join(paths[:3])
     if summary["previous"]:
         about += f" · compared with {summary['previous']['out']}"
     parts = [tag("h1", "Delivery audit"), tag("p", about, class_="meta")]
     if len(paths) > 3:
-        more = tag("summary", f"and {counted(len(paths) - 3, 'path')} more")
+        more = tag("summary", f"and {plural(len(paths) - 3, 'path')} more")
         parts.append(
             tag("details", join((more, tag("pre", "\n".join(paths[3:]), class_="text"))), class_="meta")
         )
@@ -125,7 +126,7 @@ def conclusion(summary: Row, guarantees: Mapping[str, str]) -> tuple[str, Html]:
     if broken:
         count = sum(row["broken"] for row in summary["verdicts"])
         title, level = "Broken", "bad"
-        text = f"{len(broken)} of {every} guarantees {are(broken)} broken, {counted(count, 'time')}."
+        text = f"{len(broken)} of {every} guarantees {are(broken)} broken, {plural(count, 'time')}."
     elif unsure:
         title, level = "Not decidable", "warn"
         text = f"{len(unsure)} of {every} guarantees {are(unsure)} not decidable. None was seen broken."
@@ -201,7 +202,7 @@ def promises(summary: Row, guarantees: Mapping[str, str]) -> Html:
         was = Column("Before", "", "its verdict in the previous run", lambda row: label(row["was"]))
         columns.insert(1, was)
     if summary["runs"] > 1:
-        of = f"of {counted(summary['runs'], 'run')}"
+        of = f"of {plural(summary['runs'], 'run')}"
         columns.append(Column("Runs checked", "n", of, lambda row: number(row["runs_checked"])))
         columns.append(Column("Runs broken", "n", of, marked("runs_broken", "bad", "runs_checked")))
     return section("guarantees", "Guarantees", table(columns, summary["verdicts"], empty="None.", whole=True))
@@ -211,7 +212,7 @@ def violations(summary: Row) -> Html:
     empty = "Nothing was found broken."
     if any(row["verdict"] != "holds" for row in summary["verdicts"]) or summary["unread"]:
         empty = "Nothing was found broken in what could be checked."
-    proved = f"{counted(summary['counts']['broken'], 'violation')}, each proved by what the histories say. "
+    proved = f"{plural(summary['counts']['broken'], 'violation')}, each proved by what the histories say. "
     said = proved + first(summary, "broken") if summary["broken"] else ""
     rows = listed(summary, "broken", EVIDENCE, empty=empty)
     return section("broken", "Broken", said, caused(summary, "broken"), rows)
@@ -395,7 +396,7 @@ def first(summary: Row, name: str) -> str:
 
 def not_read(summary: Row) -> str:
     """Return a sentence about the lines and writers that were not read."""
-    return f"{counted(summary['unread'], 'line or writer', 'lines or writers')} not read, or missing."
+    return f"{plural(summary['unread'], 'line or writer', 'lines or writers')} not read, or missing."
 
 
 def marked(name: str, level: str, of: str = "") -> Callable[[Row], Any]:

@@ -13,6 +13,8 @@ from datetime import datetime
 from hashlib import sha256
 from typing import Any, Final
 
+from quorumq.core.values.printable import plural
+
 from .. import COMMAND
 from . import plots
 from .page import (
@@ -20,7 +22,6 @@ from .page import (
     Column,
     Html,
     cards,
-    counted,
     duration,
     figure,
     join,
@@ -86,7 +87,7 @@ def problems(summary: Row) -> Html:
     parts: list[Html] = []
     if unread["count"]:
         text = (
-            f"{counted(unread['count'], 'place')} of the input could not be read. "
+            f"{plural(unread['count'], 'place')} of the input could not be read. "
             "What was there is in none of the numbers below, unless another replica has it."
         )
         columns = [Column(name) for name in unread["rows"][0]] if unread["rows"] else []
@@ -307,7 +308,7 @@ def sample(row: Row, dead: Row, nodes: str, payloads: bool) -> Html:
         kind = f"--partition {dead['partition']}"
     about = [
         ("id", tag("code", dead["id"])), ("died", f"{time(dead['died_at'])} UTC, after "
-         f"{counted(dead['attempts'], 'delivery', 'deliveries')}: {dead['reason']}; now {dead['resolution']}"),
+         f"{plural(dead['attempts'], 'delivery', 'deliveries')}: {dead['reason']}; now {dead['resolution']}"),
         ("published", f"{time(dead['published_at'])} UTC" if dead["published_at"] else "not known"),
         ("consumer", " · ".join(filter(None, (dead["consumer"], dead["consumer_version"], dead["host"])))),
         ("node", dead["node"]), ("size", size(dead["size"]) or "not known"),

@@ -93,11 +93,6 @@ def number(value: float | None) -> str:
     return f"{value:,.0f}" if size >= 100 else f"{value:.1f}" if size >= 10 else f"{value:.2g}"
 
 
-def counted(count: int, one: str, more: str | None = None) -> str:
-    """Return a count of something: 1 run, 2 runs; ``more`` is the plural if it is not ``one`` with an s."""
-    return f"{number(count)} {one if count == 1 else more or one + 's'}"
-
-
 def percent(share: float | None) -> str:
     """Return a share: 12 %, 0.3 %."""
     if share is None:
