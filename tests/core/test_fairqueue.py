@@ -344,6 +344,23 @@ def test_a_fetch_of_a_peer_has_its_turn_and_can_be_called_off(monkeypatch: pytes
     assert not a.context.requests
 
 
+def test_a_fetch_of_a_peer_for_many_named_messages_has_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = wide(1)
+    a, b = cluster.nodes["a"], cluster.nodes["b"]
+    said: list[object] = []
+    monkeypatch.setattr(cluster, "send", lambda sender, to, message: said.append(message))
+    spans = tuple(Span(ProducerId("a", 1, 1, 1), 2 * number, 2 * number + 1) for number in range(200))
+    asked = [
+        m.RemoteFetch(1000 + number, tuple(a.replicas), fetch()._replace(spans=spans)) for number in range(3)
+    ]
+    known = ("b", b.state.incarnation, "a", a.state.incarnation, b.state.clock.value)
+    cluster.drivers["a"].feed(*(Received(m.Envelope(*known, message)) for message in asked))  # type: ignore[arg-type]
+    assert sum(isinstance(message, m.RemoteFetchReply) for message in said) == 1
+    assert a.context.costly.lines
+    cluster.advance(1.0)
+    assert sum(isinstance(message, m.RemoteFetchReply) for message in said) == 3
+
+
 def test_a_publish_reaches_clients_with_many_waiting_requests() -> None:
     cluster = wide(64)
     keys = send(cluster, [fetch(wait=1.0, most=1)] * 40)

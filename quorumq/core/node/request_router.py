@@ -27,7 +27,7 @@ from quorumq.core.recovery.trust import Trust
 from quorumq.core.requests import leaving
 from quorumq.core.requests.context import Context, Costly
 from quorumq.core.requests.coordinator import Coordinator
-from quorumq.core.requests.costs import COSTS
+from quorumq.core.requests.costs import COSTS, runs
 from quorumq.core.requests.creation import CreateTopicCoordinator, check_capacity, full_nodes
 from quorumq.core.requests.fetch import FetchCoordinator
 from quorumq.core.requests.finding import FindCoordinator, to_find
@@ -166,9 +166,10 @@ class RequestRouter:
     ) -> list[Effect]:
         """Serve a FETCH for a node that has no replica of these partitions; a costly one in its turn (``waits``)."""
         context = self.context
-        if waits and len(message.partitions) > limits.CHEAP:
+        cost = max(len(message.partitions), runs(len(message.request.spans)))
+        if waits and cost > limits.CHEAP:
             waiting: Costly = ("remote", sender, message)
-            context.costly.put(sender, len(message.partitions), waiting, (sender, message.round))
+            context.costly.put(sender, cost, waiting, (sender, message.round))
             return []
         if (sender, message.round) in context.sub_fetches:
             return []  # a second copy: one sub-fetch is enough
