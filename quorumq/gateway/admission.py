@@ -31,6 +31,9 @@ IDLE_S: Final = 0.001
 ROUND: Final = 4
 """Requests of one user until those of the others are done, if it sends one after another."""
 
+IDLE: Final = 16
+"""Requests of one user that begin together when the loop has nothing to do."""
+
 ALONE: Final = 8
 """Requests of one user that work at a time while no other one is there: the next one to come has to wait for them."""
 
@@ -166,11 +169,11 @@ class Admissions:
             return self._working(who) < ALONE
         return not self._working(who) and self._had.get(who, 0) < ROUND
 
-    def _next_round(self) -> None:
-        """Admit the next request of each user that waits, or all that may work if one user is there."""
+    def _next_round(self, most: int = 1) -> None:
+        """Admit the next requests of each user that waits, up to ``most``, or all that may work if one is there."""
         self._had.clear()
         for who, line in list(self._lines.items()):
-            if line:
+            for _ in range(min(most, len(line))):
                 self._admit(who, line.popleft())
             while line and self._may_begin(who):
                 self._admit(who, line.popleft())
@@ -183,6 +186,7 @@ class Admissions:
             if not self._lines:
                 self._waits = trio.Event()
                 await self._waits.wait()
-            with trio.move_on_after(WORK_S):
+            with trio.move_on_after(WORK_S) as scope:
                 await wait_all_tasks_blocked(IDLE_S)
-            self._next_round()
+            # In an idle loop several at once: nodes store what comes together by one fsync.
+            self._next_round(1 if scope.cancelled_caught else IDLE)

@@ -14,7 +14,7 @@ pytest.importorskip("starlette")
 
 from quorumq.core.values.errors import Busy
 from quorumq.gateway import admission
-from quorumq.gateway.admission import ALONE, BESIDE_S, ROUND, WORK_S, Admissions, Who
+from quorumq.gateway.admission import ALONE, BESIDE_S, IDLE, ROUND, WORK_S, Admissions, Who
 from quorumq.gateway.app import make_app
 from quorumq.gateway.identity import User
 from quorumq.node.clients import Entry, new_token
@@ -69,9 +69,7 @@ async def test_short_requests_of_another_user_are_few_beside_each_of_a_calm_one(
     attack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """16 at a time took 12 times the processor time of a calm user, and up to 32 times if they were refused."""
-    monkeypatch.setattr(
-        admission, "wait_all_tasks_blocked", trio.sleep
-    )  # virtual time passes in an idle loop only
+    monkeypatch.setattr(admission, "wait_all_tasks_blocked", busy)
     tokens, entries = {}, {"gate": Entry(GATE_ENTRY, on_behalf=("*",))}
     for name in ("shop", "rival"):
         tokens[name], kept = new_token(name)
@@ -107,6 +105,11 @@ async def test_short_requests_of_another_user_are_few_beside_each_of_a_calm_one(
             nursery.cancel_scope.cancel()
         assert hostile <= 3 * requests
         assert hostile >= requests / 2, "it is served, too"
+
+
+async def busy(seconds: float) -> None:
+    """Wait for an idle loop that is never idle: virtual time passes in an idle one alone."""
+    await trio.sleep_forever()
 
 
 class Requests:
@@ -185,12 +188,14 @@ async def test_an_idle_loop_admits_the_next_requests(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(admission, "IDLE_S", 0.0)
     async with trio.open_nursery() as nursery:
         it = Requests(nursery)
-        for name, user in (("a1", SHOP), ("b1", RIVAL), ("b2", RIVAL)):
-            await it.begin(name, user)
+        await it.begin("a", SHOP)
+        for number in range(IDLE + 2):
+            await it.begin(f"b{number}", RIVAL)
+        assert it.names == ["a", "b0"]
         began = trio.current_time()
         await trio.testing.wait_all_tasks_blocked()
         await it.step()
-        assert (it.names, trio.current_time()) == (["a1", "b1", "b2"], began)
+        assert (len(it.names), trio.current_time()) == (2 + IDLE, began)
         nursery.cancel_scope.cancel()
 
 
