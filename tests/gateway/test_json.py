@@ -148,6 +148,11 @@ def test_wrong_requests_are_refused_with_the_wrong_value_and_a_remedy(
         assert named in problem["detail"]
         assert problem["remedy"]
         assert answer.headers["content-type"] == "application/problem+json"
+        assert answer.headers.get("allow", "") == (named if status == 405 else "")
+        assert status == 405 or str(status) in document()["components"]["responses"]
+        other = await browser.ask("POST", GROUP + "/fetch", b"{}", content_type="text/plain")
+        assert other.status == 415
+        assert "415" in document()["components"]["responses"]
 
     in_cluster(test)
 

@@ -114,7 +114,8 @@ class JsonApp:
             if match is not None:
                 methods.append(operation.method)
         if methods:
-            raise Refused(f"{path} takes {', '.join(methods)}", value=scope["method"], status=405)
+            allow = ", ".join(methods)
+            raise Refused(f"{path} takes {allow}", value=scope["method"], status=405, allow=allow)
         raise Refused("there is no such path: /v1/openapi.json lists them", value=path, status=404)
 
     def user_of(self, request: Request) -> User:

@@ -20,6 +20,7 @@ _ERRORS: Final = {
     "404": "no such topic, group or message",
     "409": "the state forbids it",
     "413": "over a limit",
+    "415": "the body is no JSON",
     "429": "over a quota: Retry-After has the seconds",
     "500": "an error of the gateway",
     "503": "too few nodes answer: Retry-After has the seconds",

@@ -47,14 +47,16 @@ class Refused(UsageError):
         detail: the error in words.
         value: the value that is wrong.
         status: HTTP status.
+        allow: methods that the path takes, if the method is wrong.
     """
 
     code = "bad-request"
 
-    def __init__(self, detail: str, *, value: str | None = None, status: int = 400) -> None:
+    def __init__(self, detail: str, *, value: str | None = None, status: int = 400, allow: str = "") -> None:
         super().__init__(detail)
         self.value = value
         self.status = status
+        self.allow = allow
 
 
 class Stops(Transient):
@@ -99,6 +101,8 @@ def headers_of(error: QuorumqError) -> dict[str, str]:
     status = status_of(error)
     if status == 401:
         return {"WWW-Authenticate": "Bearer"}
+    if isinstance(error, Refused) and error.allow:
+        return {"Allow": error.allow}
     if isinstance(error, Busy):
         return {"Retry-After": str(max(1, round(error.delay)))}
     return {"Retry-After": "1"} if status == 503 else {}

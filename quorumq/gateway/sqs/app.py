@@ -106,6 +106,8 @@ class SqsApp:
             )
             side = "Sender" if error.is_sender else "Receiver"
             more.append((b"x-amzn-query-error", f"{error.query_code};{side}".encode()))
+            if error.status == 405:
+                more.append((b"allow", b"POST, GET"))
             if error.status == 503:
                 more.append((b"retry-after", str(max(1, round(error.delay))).encode()))
         else:
