@@ -40,7 +40,7 @@ SHARED: tuple[type, ...] = (
 
 LEFT_OUT: dict[str, frozenset[str]] = {
     "NodeCore": frozenset({"config"}),
-    "Context": frozenset({"rng", "_asked_at", "hold_times"}),
+    "Context": frozenset({"rng", "hold_times"}),
     "Limiting": frozenset({"hold_times"}),
     "NodeState": frozenset({"answering", "config", "inbound", "timer_count", "vectors"}),
     "Replica": frozenset(

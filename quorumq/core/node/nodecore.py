@@ -550,7 +550,7 @@ class NodeCore:
             context.peers.note_position(sender, incarnation, message.position)  # type: ignore[union-attr]
         elif kind is m.HoldReply:
             if sender != self.state.me:
-                context.note_answered(message.round, now)
+                context.hold_times.end(message.round, now.mono)
         elif isinstance(message, m.PutReply | m.ProposalReply | m.RegistersReply | m.PutLabelsReply):
             self.state.learn_register_vector(message.known)
             voterslots.check_epoch(context, sender, message.round, message.epoch)

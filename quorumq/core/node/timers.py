@@ -124,7 +124,7 @@ class Timers:
             case ("batch", partition, number, first):
                 self._kept(partition).storing.on_offered(number, first, now)
             case ("tokens", topic, group):
-                context.limiting.wake(topic, group, context.parked)
+                context.limiting.wake(topic, group, context.parking.lines)
             case ("look",):
                 return self._look(now)
             case ("sweep",):

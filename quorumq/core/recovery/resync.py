@@ -27,7 +27,8 @@ from quorumq.core.messages import (
     SyncState,
     SyncTopics,
 )
-from quorumq.core.messages.effects import Effect, Send
+from quorumq.core.messages.effects import Effect, Persist, Send
+from quorumq.core.messages.records import DecisionPut
 from quorumq.core.partition.replica import Replica
 from quorumq.core.recovery import voterslots
 from quorumq.core.requests.answers import Part
@@ -200,7 +201,9 @@ def take_in(context: Context, sender: NodeId, message: ResyncReply, now: Now) ->
     effects = context.take_in_cluster(message.cluster, now) if message.cluster is not None else []
     effects += context.peers.take_in(message.seen)
     effects += context.take_in_registers(sender, message.registers, now)
-    effects += context.take_in_decisions(message.decisions)
+    for decision in message.decisions:  # this directory may have made it, too, and lost it
+        if context.catalogue.take_decision(decision):
+            effects.append(Persist((DecisionPut(context.catalogue.decisions[decision.instance]),)))
     for labels in message.labels:
         effects += put_labels(context, sender, PutLabels(0, labels))
     replica = context.replicas.get(message.partition) if message.partition is not None else None

@@ -18,20 +18,21 @@ from quorumq.core.cluster.peers import Peers
 from quorumq.core.cluster.rounds import Round
 from quorumq.core.cluster.state import NodeConfig, Timer
 from quorumq.core.messages.effects import Again, Effect, Persist, Send
-from quorumq.core.messages.records import ClusterPut, DecisionPut, GroupPut, TopicPut
+from quorumq.core.messages.records import ClusterPut, GroupPut, TopicPut
 from quorumq.core.partition.giving import Giving
 from quorumq.core.partition.replica import Replica
+from quorumq.core.requests.deliveries import released_of
 from quorumq.core.requests.limiting import Limiting
 from quorumq.core.requests.packing import keep_packed, pack_deleted
+from quorumq.core.requests.parking import Parking
 from quorumq.core.requests.placing import ClusterAdopted, Placing, discarded
 from quorumq.core.values import limits
 from quorumq.core.values.deadnames import source_of
 from quorumq.core.values.errors import Code
 from quorumq.core.values.fairqueue import Caller, FairQueue, Whose, whose
-from quorumq.core.values.latency import Latency
+from quorumq.core.values.latency import Answers
 from quorumq.core.values.types import (
     ClusterLayout,
-    Decision,
     Group,
     Incarnation,
     Instance,
@@ -43,9 +44,6 @@ from quorumq.core.values.types import (
     Topic,
     Value,
 )
-
-ASKED_MAX = 1024
-"""Rounds of HOLD whose answers are timed; an answer to an older one is too late to matter."""
 
 WAKING = ("advance", "gathered", "again")
 """Timers of requests, by their key."""
@@ -173,9 +171,8 @@ class Context(Placing):
         keys: last key given to a request that is no client's.
         publishing: batches published in this step and not sent yet.
         given: end time (monotonic seconds) and messages of replies that may never have been written.
-        parked: FETCHes that are parked here, by partition and group: keys of those with an idle client, and of others.
+        parking: FETCHes that are parked here.
         woken: number of requests of each client that went on in this step without a turn of their own.
-        announced: parked FETCHes that the peers know of.
         registrations: registrations of groups in progress, by topic and name, with the requests that wait for them.
         sub_fetches: FETCHes that other nodes asked for, by node and round: our key.
         called_off: rounds of FETCHes that we asked others for and gave up.
@@ -198,18 +195,14 @@ class Context(Placing):
     proposing: dict[Instance, int] = field(default_factory=dict)
     publishing: list[Pending] = field(default_factory=list)
     given: dict[int, tuple[float, list[m.Released]]] = field(default_factory=dict)
-    parked: dict[tuple[PartitionId, str], tuple[dict[int, None], dict[int, None]]] = field(
-        default_factory=dict
-    )
+    parking: Parking = field(default_factory=Parking)
     woken: dict[Whose, int] = field(default_factory=dict)
-    announced: dict[tuple[PartitionId, str], None] = field(default_factory=dict)
     registrations: dict[tuple[bytes, str], Pending] = field(default_factory=dict)
     sub_fetches: dict[tuple[NodeId, int], int] = field(default_factory=dict)
     called_off: dict[int, None] = field(default_factory=dict)
-    hold_times: Latency = field(default_factory=Latency)
+    hold_times: Answers = field(default_factory=Answers)
     costly: FairQueue[Costly] = field(default_factory=FairQueue)
     departs: bool = False
-    _asked_at: dict[int, float] = field(default_factory=dict)  # when rounds of HOLD began, also those over
 
     def __post_init__(self) -> None:
         self.config, self.catalogue = self.state.config, self.state.catalogue
@@ -252,19 +245,6 @@ class Context(Placing):
         self.costly.put(caller, max(cost, limits.WAKING_COST), timer, pending.key)
         return True
 
-    # ------------------------------------------------------------------ answers to HOLD
-
-    def note_asked(self, number: int, now: Now) -> None:
-        """Time the answers to a round of HOLD that begins, also those that come when it is over."""
-        self._asked_at[number] = now.mono
-        if len(self._asked_at) > ASKED_MAX:
-            del self._asked_at[next(iter(self._asked_at))]
-
-    def note_answered(self, number: int, now: Now) -> None:
-        """Note the time of an answer to a HOLD."""
-        if number in self._asked_at:
-            self.hold_times.note(now.mono - self._asked_at[number])
-
     # ------------------------------------------------------------------- parked FETCHes
 
     def park(self, key: int, partitions: tuple[PartitionId, ...], request: m.Fetch, now: Now) -> list[Effect]:
@@ -274,38 +254,15 @@ class Context(Placing):
         because no other node would take anything away.
         """
         fresh, group = False, request.group
-        for partition in partitions:
-            self.parked.setdefault((partition, group), ({}, {}))[not request.idle][key] = None
-            if (partition, group) not in self.announced:
-                members = self.catalogue.members_of(partition)
-                _, active = self.state.fetchers(partition, group, members, now)
-                fresh = fresh or len(active) > 1
+        for partition in self.parking.park(key, partitions, request):
+            members = self.catalogue.members_of(partition)
+            _, active = self.state.fetchers(partition, group, members, now)
+            fresh = fresh or len(active) > 1
         return self.heartbeats(now) if fresh else []
-
-    def unpark(self, key: int, partitions: tuple[PartitionId, ...], request: m.Fetch) -> None:
-        """End the parking of a FETCH. Peers learn it with our next HOLD or heartbeat."""
-        for partition in partitions:
-            lines = self.parked[(partition, request.group)]
-            del lines[not request.idle][key]
-            if not any(lines):
-                del self.parked[(partition, request.group)]
-
-    def parked_at(self, key: tuple[PartitionId, str]) -> list[int]:
-        """Return the keys of FETCHes parked there: idle clients' first, then in the order in which they parked."""
-        idle, others = self.parked.get(key, ((), ()))
-        return [*idle, *others]
-
-    def parks(self, partition: PartitionId, group: str) -> bool:
-        """Return True if a FETCH for the group is parked. The HOLD that calls this passes the answer to the peers."""
-        if (partition, group) in self.parked:
-            return True
-        self.announced.pop((partition, group), None)
-        return False
 
     def heartbeats(self, now: Now) -> list[Effect]:
         """Send all peers the groups for which a FETCH is parked here."""
-        self.announced = dict.fromkeys(self.parked)
-        waiting = tuple(self.parked)[: limits.SPANS_PER_REQUEST_MAX]
+        waiting = self.parking.announce()[: limits.SPANS_PER_REQUEST_MAX]
         return self.peers.heartbeats(waiting, self.quarantine_left(now))
 
     def cut(self, partition: PartitionId, group: str, span: Span) -> list[tuple[Span, int]]:
@@ -380,7 +337,7 @@ class Context(Placing):
             if replica is not None:
                 replica.views.on_register(merged, now)
         if merged.limit.per_second or (merged.topic, merged.name) in self.state.buckets:
-            self.limiting.limit(merged, now, self.parked)
+            self.limiting.limit(merged, now, self.parking.lines)
         effects: list[Effect] = [Persist((GroupPut(merged),))]
         return effects + self.end_group(merged, now) + pack_deleted(self.state) if merged.deleted else effects
 
@@ -393,11 +350,6 @@ class Context(Placing):
             if not pending.done and pending.reads(group.topic, group.name):
                 effects += pending.on_group_deleted(self, topic, now)
         return effects
-
-    def take_in_decisions(self, decisions: Iterable[Decision]) -> list[Effect]:
-        """Adopt others' promises and acceptances, because this directory may have made them and lost them."""
-        changed = [decision for decision in decisions if self.catalogue.take_decision(decision)]
-        return [Persist((DecisionPut(self.catalogue.decisions[decision.instance]),)) for decision in changed]
 
     def take_in_topic(self, topic: Topic, now: Now) -> list[Effect]:
         """Merge a register that a peer has, and carry out its consequences: partitions begin, or end."""
@@ -430,7 +382,7 @@ class Context(Placing):
             waits = self.is_adopting(topic)
             for register in registers:
                 if register.limited is not None and not waits:
-                    self.limiting.limit(register, now, self.parked)
+                    self.limiting.limit(register, now, self.parking.lines)
             for number, members in enumerate(topic.replicas):
                 partition = PartitionId(topic.id, number)
                 replica = self.kept(partition) if self.sources else self.replicas.get(partition)
@@ -636,9 +588,3 @@ class Context(Placing):
             assert not pending.done, f"request {key} was answered and is kept"
             awaits = pending.rounds or key in awake or key in carried or self.costly.has(key)
             assert awaits, f"request {key} waits for nothing, and will never be answered"
-
-
-def released_of(part: m.Slice) -> list[m.Released]:
-    """Return the messages that a slice delivers, in the form in which they are given back."""
-    receipts = [delivery.receipt for delivery in part.deliveries]
-    return [m.Released(it.partition, it.group, it.owner, (it.span,)) for it in receipts]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from quorumq.core.messages import Delivery, Slice
+from quorumq.core.messages import Delivery, Released, Slice
 from quorumq.core.partition.replica import Replica
 from quorumq.core.values.types import Owner, PartitionId, Receipt, Span
 
@@ -21,6 +21,12 @@ class Won(NamedTuple):
     expires: float  # the coordinator's deadline, monotonic seconds
     lot: int = 0  # most expired messages that may come with it; 0: any others (`attempts.lot_of`)
     interruptions: int = 0  # number of interrupted deliveries before this one
+
+
+def released_of(part: Slice) -> list[Released]:
+    """Return the messages that a slice delivers, in the form in which they are given back."""
+    receipts = [delivery.receipt for delivery in part.deliveries]
+    return [Released(it.partition, it.group, it.owner, (it.span,)) for it in receipts]
 
 
 def add_slices(slices: list[Slice], replica: Replica, won: Won, group: str, span: Span) -> None:

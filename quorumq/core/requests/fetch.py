@@ -230,7 +230,7 @@ class FetchCoordinator(GroupReader):
     def _unpark(self, context: Context) -> None:
         if self.parked:
             self.parked = False
-            context.unpark(self.key, self.partitions, self.request)
+            context.parking.unpark(self.key, self.partitions, self.request)
 
     # ----------------------------------------------------------------- one round
 
@@ -244,7 +244,7 @@ class FetchCoordinator(GroupReader):
         self._count(context, round_, context.state.me, context.state.incarnation, reply, now)
         asked = wants_of(reply.granted, round_.redrives)
         if asked and len(round_.members) > 1:
-            context.note_asked(round_.number, now)
+            context.hold_times.begin(round_.number, now.mono)
             if asked != message.wants:
                 message = message._replace(wants=asked)
             self.requests[round_.number] = (replica.partition, message)
@@ -269,7 +269,7 @@ class FetchCoordinator(GroupReader):
         """Open a round of HOLD, whose clock starts here, and build its message. ``patience``: result of that method."""
         state, group, hold_time = context.state, self.request.group, self.request.hold_time
         self._unpark(context)
-        parks = context.parks(replica.partition, group)
+        parks = context.parking.tell((replica.partition, group))
         number, epoch = state.next_round(), replica.epoch
         hold = m.Hold(
             number, replica.partition, epoch, group, generation, ballot, hold_time, tuple(wants), (), parks
@@ -421,18 +421,7 @@ class FetchCoordinator(GroupReader):
         effects: list[Effect] = []
         lot = round_.replica.lot_of(self.request.group, attempts) if attempts[3] else 0
         for part, n in round_.redrives.within(span):
-            attempt, before = attempts.ended + 1, attempts.interruptions
-            won = Won(
-                round_.partition,
-                part,
-                n,
-                round_.generation,
-                round_.owner,
-                attempt,
-                round_.expires,
-                lot,
-                before,
-            )
+            won = round_.win(part, n, attempts, lot)
             if lot:
                 self.lot.append(won)
                 continue

@@ -22,6 +22,7 @@ from quorumq.core.cluster.rounds import Round, Votes
 from quorumq.core.messages import Granted, Hold, HoldReply, SpanRecord, Want
 from quorumq.core.partition.attempts import NO_ATTEMPTS, Attempts, greater
 from quorumq.core.partition.replica import Replica
+from quorumq.core.requests.deliveries import Won
 from quorumq.core.values import limits
 from quorumq.core.values.spanlists import subtract
 from quorumq.core.values.spans import SpanMap, SpanSet, across
@@ -206,6 +207,11 @@ class HoldRound(Round):
             for part, (said, attempts) in across(span, (self.votes, self.attempts))
             for votes in (said or 0,)
         ]
+
+    def win(self, span: Span, n: int, attempts: Attempts, lot: int) -> Won:
+        """Return messages of the round as won; ``lot`` as in `Won`."""
+        attempt, before = attempts.ended + 1, attempts.interruptions
+        return Won(self.partition, span, n, self.generation, self.owner, attempt, self.expires, lot, before)
 
     def is_won(self, yes: int, mine: int) -> bool:
         """Return True if a majority said OK (``yes``), this node (``mine``) included."""

@@ -33,7 +33,7 @@ def piggyback_hold(context: Context, header: BatchHeader, now: Now) -> Hold | No
     if context.completions and replica.epoch != context.catalogue.epoch_of(header.partition):
         return None  # our replica takes the batch in once it has adopted the layout, and would grant the HOLD before
     for view in replica.views.sources():
-        if (header.partition, view.name) in context.parked and may_choose(view, header):
+        if (header.partition, view.name) in context.parking.lines and may_choose(view, header):
             parked, _ = context.state.fetchers(header.partition, view.name, replica.members, now)
             fetch = waiting(context, replica, view) if parked == [context.state.me] else None
             spare = None
@@ -71,7 +71,7 @@ def may_choose(view: GroupView, header: BatchHeader) -> bool:
 
 def waiting(context: Context, replica: Replica, view: GroupView) -> FetchCoordinator | None:
     """Return the FETCH to serve first of those that wait here: idle clients', then the longest waiting."""
-    for key in context.parked_at((replica.partition, view.name)):
+    for key in context.parking.keys_at((replica.partition, view.name)):
         it = context.requests.get(key)
         if isinstance(it, FetchCoordinator) and not (it.rounds or it.request.spans):
             return it

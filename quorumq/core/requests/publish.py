@@ -155,7 +155,7 @@ class StoreCoordinator(Coordinator):
             effects = [effect for one in self.publishes for effect in one.finish(context, refusal)]
             return effects + self.finish(context, None)
         store = self.store(round_, context, now)
-        if len(self.publishes) == 1 and context.parked:
+        if len(self.publishes) == 1 and context.parking.lines:
             hold = piggyback_hold(context, store.batch.header, now)
             if hold is not None:
                 store = store._replace(hold=hold)

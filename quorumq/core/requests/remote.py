@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from quorumq.core import messages as m
 from quorumq.core.messages.effects import Effect, Send
-from quorumq.core.requests.context import Context, released_of
+from quorumq.core.requests.context import Context
+from quorumq.core.requests.deliveries import released_of
 from quorumq.core.requests.fetch import FetchCoordinator
 from quorumq.core.requests.groupreader import GroupReader
 from quorumq.core.values.errors import Code

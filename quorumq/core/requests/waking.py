@@ -27,8 +27,8 @@ def wake_newly_ready(context: Context, now: Now) -> list[Effect]:
         if not newly_ready:
             break
         for group_key in newly_ready:
-            if group_key in context.parked:
-                effects += wake(context, group_key, context.parked_at(group_key), now)
+            if group_key in context.parking.lines:
+                effects += wake(context, group_key, context.parking.keys_at(group_key), now)
     return effects
 
 

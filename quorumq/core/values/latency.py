@@ -20,6 +20,9 @@ HALVE_EVERY = 500
 ANSWERS_MIN = 20
 """Answers below which there is no percentile to speak of."""
 
+ASKED_MAX = 1024
+"""Requests whose answers are timed; an answer to an older one is too late to matter."""
+
 
 class Latency:
     """Times in steps that grow with the time, older ones counting less and less.
@@ -84,3 +87,24 @@ class Latency:
         assert 0 <= self.since_halving < HALVE_EVERY
         assert math.isclose(self.total, sum(self.counts.values()), abs_tol=1e-6)
         assert len(self.counts) <= STEPS_MAX + 1
+
+
+class Answers(Latency):
+    """Times from a request to each of its answers, also those that come when it is over."""
+
+    __slots__ = ("_asked_at",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._asked_at: dict[int, float] = {}
+
+    def begin(self, number: int, at: float) -> None:
+        """Time the answers to request ``number``, which is sent now."""
+        self._asked_at[number] = at
+        if len(self._asked_at) > ASKED_MAX:
+            del self._asked_at[next(iter(self._asked_at))]
+
+    def end(self, number: int, at: float) -> None:
+        """Note the time of an answer."""
+        if number in self._asked_at:
+            self.note(at - self._asked_at[number])

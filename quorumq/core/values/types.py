@@ -196,8 +196,6 @@ def merge_records(ours: Record, theirs: Record) -> Record:
     if mine != other:
         return ours if mine > other else theirs
     if ours.letter is not None and theirs.letter is not None:
-        if ours.letter == theirs.letter:
-            return ours
         return min(
             (ours, theirs),
             key=lambda it: (it.letter.ballot, -it.letter.text_bytes, it.letter),  # type: ignore[union-attr]
@@ -446,9 +444,7 @@ def merge_groups(ours: Group, theirs: Group) -> Group:
     merge apart, and a deletion ends them.
     """
     stands = max(ours, theirs, key=lambda group: (group.generation, group.made, group.latest))
-    if (
-        stands.deleted
-    ):  # the form that is packed: two forms of one register would be sent to and fro without end
+    if stands.deleted:  # the form that is packed: two forms of one register would go to and fro without end
         return Group(stands.topic, stands.name, stands.generation, buried=stands.buried, made=stands.made)
     pause, limit = max(ours.pause, theirs.pause), max(ours.limit, theirs.limit)
     same = stands.pause == pause and stands.limit == limit
