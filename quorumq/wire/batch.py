@@ -439,22 +439,6 @@ def build_batch(
         TypeError: a part of a message is not of its type.
     """
     records = [encode_record(message) for message in messages]
-    return pack_batch(
-        partition, producer_id, first_seq, published_ms, records, delay_ms=delay_ms, ttl_ms=ttl_ms
-    )
-
-
-def pack_batch(
-    partition: PartitionId,
-    producer_id: ProducerId,
-    first_seq: int,
-    published_ms: int,
-    records: Sequence[bytes],
-    *,
-    delay_ms: int = 0,
-    ttl_ms: int = 0,
-) -> Batch:
-    """Build a batch of records that `encode_record` made: a producer encodes early, to count bytes."""
     section = Span(producer_id, first_seq, first_seq + len(records))
     return pack_spans(partition, (section,), published_ms, records, delay_ms=delay_ms, ttl_ms=ttl_ms)
 
@@ -468,7 +452,7 @@ def pack_spans(
     delay_ms: int = 0,
     ttl_ms: int = 0,
 ) -> Batch:
-    """Build a batch of records that are numbered in several runs, or under several producer ids.
+    """Build a batch of records that `encode_record` made: a producer encodes early, to count bytes.
 
     Args:
         spans: 1 to `SPANS_MAX`; none overlap; they number the records in this order.

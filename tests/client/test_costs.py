@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 import trio
 
-from quorumq.core.values.types import PartitionId, ProducerId
-from quorumq.wire.batch import encode_records, pack_batch, records_of
+from quorumq.core.values.types import PartitionId, ProducerId, Span
+from quorumq.wire.batch import encode_records, pack_spans, records_of
 from tests.client.fake import connected, fake_cluster, serving
 
 MANY = 4000
@@ -90,8 +90,11 @@ async def test_a_message_alone_costs_few_calls_and_few_of_trios() -> None:
 def test_records_are_made_and_read_without_a_call_for_each() -> None:
     payloads = [b"%d" % number * (1 + number % 7) for number in range(1000)]
     with counted() as calls:
-        batch = pack_batch(
-            PartitionId(b"t" * 16, 0), ProducerId("a", 1, 2, 3), 0, 0, encode_records(payloads)
+        batch = pack_spans(
+            PartitionId(b"t" * 16, 0),
+            (Span(ProducerId("a", 1, 2, 3), 0, len(payloads)),),
+            0,
+            encode_records(payloads),
         )
         messages = records_of(batch.header, 0, 1000, batch.body)
     assert [message.payload for message in messages] == payloads

@@ -27,12 +27,12 @@ from quorumq.core.cluster.state import NodeConfig
 from quorumq.core.messages.effects import LinkUp, Raised, Received, Request, Restart, SendStored, Stop
 from quorumq.core.messages.records import JournalRecord
 from quorumq.core.node.nodecore import NodeCore
-from quorumq.core.values.types import NodeId, Now, PartitionId, ProducerId
+from quorumq.core.values.types import NodeId, Now, PartitionId, ProducerId, Span
 from quorumq.driver import Driver
 from quorumq.lab.bench_ledger import VerificationFailed
 from quorumq.storage.disk import RealDisk
 from quorumq.storage.journal import Journal
-from quorumq.wire.batch import encode_records, pack_batch
+from quorumq.wire.batch import encode_records, pack_spans
 from quorumq.wire.codec import decode_message, encode_message, open_request, signed_items
 from quorumq.wire.frames import FrameReader
 from quorumq.wire.receipts import sign_fetched
@@ -244,8 +244,9 @@ class HotCluster:
     def publish(self, payloads: Sequence[bytes]) -> None:
         """Publish one batch, as a producer makes it."""
         batch = self.meter.timed(
-            "client", lambda: pack_batch(
-                PartitionId(self.topic.id, 0), self.producer_id, self.seq, 0, encode_records(payloads)
+            "client", lambda: pack_spans(
+                PartitionId(self.topic.id, 0), (Span(self.producer_id, self.seq, self.seq + len(payloads)),), 0,
+                encode_records(payloads),
             )
         )  # fmt: skip
         self.seq += len(payloads)

@@ -11,8 +11,8 @@ import trio
 from quorumq.core import messages as m
 from quorumq.core.cluster.peers import node_list_digest
 from quorumq.core.values.limits import INFLIGHT_REQUESTS_MAX, MESSAGE_BYTES_MAX, MIB
-from quorumq.core.values.types import Batch, Incarnation, PartitionId
-from quorumq.wire.batch import Message, encode_header, pack_batch
+from quorumq.core.values.types import Batch, Incarnation, PartitionId, Span
+from quorumq.wire.batch import Message, encode_header, pack_spans
 from quorumq.wire.codec import encode_message, signed_items
 from quorumq.wire.frames import MAGIC, PREFIX_BYTES
 from quorumq.wire.proofs import DIALLER, LISTENER, Handshake
@@ -145,7 +145,7 @@ async def test_a_message_over_the_limit_is_refused_with_the_limit_and_the_connec
     async with served("a") as (_, client, topic, producer_id):
         where = PartitionId(topic.id, 0)
         record = b"\x83\xf6\xa0\x5a" + struct.pack(">I", MESSAGE_BYTES_MAX) + bytes(MESSAGE_BYTES_MAX)
-        reply = await client.ask(m.Publish(pack_batch(where, producer_id, 0, 0, [record])))
+        reply = await client.ask(m.Publish(pack_spans(where, (Span(producer_id, 0, 1),), 0, [record])))
         assert (reply.code, str(MESSAGE_BYTES_MAX) in reply.detail) == ("too-large", True)
         assert isinstance(await client.ask(publish(topic, producer_id, 0, b"x")), m.PublishReply)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import struct
+from collections.abc import Sequence
 
 import cbor2
 import pytest
@@ -18,7 +19,7 @@ from quorumq.core.values.limits import (
     NUMBERS_END,
     PAYLOAD_BYTES_MAX,
 )
-from quorumq.core.values.types import Span
+from quorumq.core.values.types import Batch, Span
 from quorumq.wire.batch import (
     DELAY_MS_MAX,
     TTL_MS_MAX,
@@ -33,7 +34,7 @@ from quorumq.wire.batch import (
     encode_record,
     encode_records,
     name_of,
-    pack_batch,
+    pack_spans,
     part_header,
     records_of,
 )
@@ -79,7 +80,12 @@ def test_a_retry_has_the_same_bytes() -> None:
     sent = [Message(b"a", b"k", {"x": 1}), Message(b"b")]
     one = build_batch(PARTITION, PRODUCER_ID, 5, 7, sent)
     assert build_batch(PARTITION, PRODUCER_ID, 5, 7, sent) == one
-    assert pack_batch(PARTITION, PRODUCER_ID, 5, 7, [encode_record(message) for message in sent]) == one
+    section = Span(PRODUCER_ID, 5, 5 + len(sent))
+    assert pack_spans(PARTITION, (section,), 7, list(map(encode_record, sent))) == one
+
+
+def packed(records: Sequence[bytes]) -> Batch:
+    return pack_spans(PARTITION, (Span(PRODUCER_ID, 0, len(records)),), 0, records)
 
 
 @given(st.data())
@@ -258,14 +264,14 @@ def test_records_that_share_key_and_headers_are_those_that_are_made_one_by_one(
     sent = [Message(payload, key, headers) for payload in payloads]
     records = encode_records(payloads, key, headers)
     assert records == [encode_record(message) for message in sent]
-    batch = pack_batch(PARTITION, PRODUCER_ID, 0, 0, records)
+    batch = packed(records)
     assert records_of(batch.header, 0, batch.header.size, batch.body) == sent
 
 
 def test_a_payload_with_a_longer_head_than_it_needs_is_read() -> None:
     """Other clients may write CBOR that way; its size does not show the begin of the payload."""
     records = [b"\x83\xf6\xa0\x58\x03abc", b"\x83\xf6\xa0\x59\x00\x03abc", encode_record(Message(b"abc"))]
-    batch = pack_batch(PARTITION, PRODUCER_ID, 0, 0, records)
+    batch = packed(records)
     assert records_of(batch.header, 0, 3, batch.body) == [Message(b"abc")] * 3
 
 
@@ -275,26 +281,26 @@ def test_a_payload_with_a_longer_head_than_it_needs_is_read() -> None:
      cbor2.dumps([None, {"a": [1]}, b""]), cbor2.dumps([None, {1: 1}, b""]), b"\x83\xf6\xa0\x44abc"],
 )  # fmt: skip
 def test_a_record_that_its_producer_wrote_wrong_is_told_from_damage(record: bytes) -> None:
-    batch = pack_batch(PARTITION, PRODUCER_ID, 0, 0, [record])
+    batch = packed([record])
     with pytest.raises(Corrupt, match="was published with a record that cannot be read"):
         records_of(batch.header, 0, 1, batch.body)
 
 
 def test_limits_are_told_before_anything_is_used_up() -> None:
     with pytest.raises(TooLarge, match="1 to 65536"):
-        pack_batch(PARTITION, PRODUCER_ID, 0, 0, [])
+        packed([])
     with pytest.raises(TooLarge, match="1 to 65536"):
-        pack_batch(PARTITION, PRODUCER_ID, 0, 0, [b"\x83\xf6\xa0\x40"] * (BATCH_MESSAGES_MAX + 1))
+        packed([b"\x83\xf6\xa0\x40"] * (BATCH_MESSAGES_MAX + 1))
     with pytest.raises(TooLarge, match="at most 1048576"):
         encode_record(Message(bytes(PAYLOAD_BYTES_MAX + 1)))
     with pytest.raises(TooLarge, match="with key and headers"):
         encode_record(Message(bytes(PAYLOAD_BYTES_MAX), bytes(64 << 10)))
     whole = encode_record(Message(bytes(PAYLOAD_BYTES_MAX), bytes((64 << 10) - 10)))
     assert len(whole) == MESSAGE_BYTES_MAX
-    batch = pack_batch(PARTITION, PRODUCER_ID, 0, 0, [whole] * 3)
+    batch = packed([whole] * 3)
     assert decode_header(batch.raw) == batch.header, "a node takes what a client sends"
     with pytest.raises(TooLarge, match="send it as several"):
-        pack_batch(PARTITION, PRODUCER_ID, 0, 0, [bytes(MESSAGE_BYTES_MAX)] * 5)
+        packed([bytes(MESSAGE_BYTES_MAX)] * 5)
     with pytest.raises(TooLarge, match="257 headers"):
         encode_record(Message(b"", headers={str(n): n for n in range(257)}))
 
