@@ -46,8 +46,8 @@ def adopts_before_it_is_durable(self: Context, layout: ClusterLayout, now: Now) 
 _take_in_cluster = Context.take_in_cluster
 
 
-def takes_no_decisions(self: Context, decisions: Iterable[Decision]) -> list[Effect]:
-    return []
+def takes_no_decision(self: Catalogue, decision: Decision) -> bool:
+    return False
 
 
 def counts_undecided(self: Catalogue, decisions: Iterable[Decision]) -> ClusterLayout | None:
@@ -135,7 +135,7 @@ RULES = (
     Rule(
         "new-voters-learn-what-was-accepted",
         "a new voter learns promises and accepted values",
-        ((Context, "take_in_decisions", takes_no_decisions),),
+        ((Catalogue, "take_decision", takes_no_decision),),
         off="it learns registers alone",
         scenario=changing(
             "voters-accepted",

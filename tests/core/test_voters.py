@@ -13,7 +13,6 @@ from quorumq.core.messages.effects import Done, Persist
 from quorumq.core.messages.records import ClusterPut
 from quorumq.core.node import upkeep
 from quorumq.core.recovery import voterslots
-from quorumq.core.requests.context import Context
 from quorumq.core.requests.membership import MembersCoordinator
 from quorumq.core.values.errors import Code
 from quorumq.core.values.types import MemberState, NodeId, Stamp
@@ -288,7 +287,7 @@ def test_a_new_voter_learns_what_was_accepted(rule: bool, without: Without) -> N
     cluster.submit("c", m.CreateTopic("jobs", 1, 2))
     cluster.advance(0.1)
     cluster.drop = losing(between("a", "b", "d"))
-    without(Context, "take_in_decisions", lambda self, decisions: [])
+    without(Catalogue, "take_decision", lambda self, decision: False)
     move(cluster, "c", "d")
     assert votes(cluster, "d")
     cluster.drop = losing(between("b", "d"))

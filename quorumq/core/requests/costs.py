@@ -33,20 +33,21 @@ def runs(count: int) -> int:
 
 
 def _of_fetch(catalogue: Catalogue, request: m.Fetch) -> int:
-    cost = _of_partitions(catalogue, request)
-    return max(cost, runs(len(request.spans))) if request.spans else cost
+    topics, named = request.topics, runs(len(request.spans)) if request.spans else 0
+    if len(topics) != 1 or topics[0] not in catalogue.living:
+        return max(named, _of_several(catalogue, request))
+    topic, group = catalogue.living[topics[0]], request.group.removesuffix(DEAD_SUFFIX)
+    register = catalogue.groups.get((topic, group))
+    if register is None and group == request.group:
+        return limits.COSTLY_PER_STEP  # it makes the group, as SetGroup does
+    if register is None or register.deleted:
+        return limits.CHEAP + UNKNOWN * catalogue.live_groups.get(topic, 0)  # the answer has a hint
+    return max(named, len(request.partitions) or len(catalogue.topics[topic].replicas))
 
 
-def _of_partitions(catalogue: Catalogue, request: m.Fetch) -> int:
-    """Return the cost of looking for the partitions that a FETCH reads."""
+def _of_several(catalogue: Catalogue, request: m.Fetch) -> int:
+    """Return the cost of looking for the partitions that a FETCH of several topics reads."""
     topics = request.topics
-    if len(topics) == 1 and topics[0] in catalogue.living:  # mostly
-        key = (catalogue.living[topics[0]], request.group)
-        if key not in catalogue.groups and not request.group.endswith(DEAD_SUFFIX):
-            return limits.COSTLY_PER_STEP  # it makes the group, as SetGroup does
-        if not catalogue.reads(key[0], request.group.removesuffix(DEAD_SUFFIX)):
-            return limits.CHEAP + UNKNOWN * catalogue.live_groups.get(key[0], 0)  # the answer has a hint
-        return len(request.partitions) or len(catalogue.topics[catalogue.living[topics[0]]].replicas)
     looked_at = _of_names(catalogue, topics)
     if looked_at >= limits.COSTLY_PER_STEP:
         return looked_at

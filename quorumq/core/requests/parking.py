@@ -27,9 +27,13 @@ class Parking:
 
     def park(self, key: int, partitions: Sequence[PartitionId], request: Fetch) -> list[PartitionId]:
         """Park a FETCH; return the partitions whose peers do not know that one is parked for its group."""
+        unknown: list[PartitionId] = []
         for partition in partitions:
-            self.lines.setdefault((partition, request.group), ({}, {}))[not request.idle][key] = None
-        return [partition for partition in partitions if (partition, request.group) not in self.announced]
+            group_key = (partition, request.group)
+            self.lines.setdefault(group_key, ({}, {}))[not request.idle][key] = None
+            if group_key not in self.announced:
+                unknown.append(partition)
+        return unknown
 
     def unpark(self, key: int, partitions: Sequence[PartitionId], request: Fetch) -> None:
         """End the parking of a FETCH. Peers learn it with our next HOLD or heartbeat."""
