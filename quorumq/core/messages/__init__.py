@@ -11,6 +11,7 @@ from typing import NamedTuple, Union, get_args
 
 from quorumq.core.messages.client import *
 from quorumq.core.messages.forwarded import *
+from quorumq.core.messages.groups import *
 from quorumq.core.messages.handshake import *
 from quorumq.core.messages.layouts import *
 from quorumq.core.messages.quorum import *

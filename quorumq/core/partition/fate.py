@@ -320,11 +320,7 @@ def on_reject(record: Record, lease: Lease, ballots: Ballots, context: RuleConte
             due = now + ask.backoff[step - 1]
             lease = delayed(lease, Delay(asked.n, ask.owner.ballot, due, asked.generation))
     # Else it was settled by another delivery, or purged.
-    if (
-        claim is not None
-        and not is_acked(record, context, claim.generation)
-        and not is_rejected(record, claim)
-    ):
+    if claim is not None and outlives(lease._replace(claim=claim), context, record).claim is not None:
         # As in on_stale: no record of the message ends the claim in the journal.
         lease = delayed(lease, Delay(claim.n, claim.ballot, now, claim.generation))
     same = stands[:3] == asked[:3]
