@@ -22,6 +22,7 @@ from quorumq.core.partition.storing import Storing
 from quorumq.core.recovery import trust
 from quorumq.core.recovery.resync import Resync
 from quorumq.core.recovery.trust import Trust
+from quorumq.core.requests.context import Context
 from quorumq.core.values.types import Kind, Now, Record, Span, Stamp
 from quorumq.driver import Driver
 from sim.disks import MemoryJournal
@@ -210,6 +211,20 @@ RULES: tuple[Rule, ...] = (
         "quarantine-half",
         "quarantine after every restart",
         ((Replica, "in_quarantine", in_quarantine_at_even_starts),),
+    ),
+    Rule(
+        "quarantine-of-known-topics",
+        "a replica is out of quarantine at once only if no record of the journal had its topic",
+        ((Context, "is_new_topic", lambda self, before: True),),
+        survives="a register that changes in the quarantine of a partition's only replica",
+        test="test_recovery::test_a_topic_of_before_with_one_replica_waits_though_its_register_changes",
+    ),
+    Rule(
+        "quarantine-of-sets",
+        "nor if its set has others",
+        ((Context, "is_alone", lambda self, replica: True),),
+        survives="a replica that grants and crashes before its topic's record is durable",
+        test="test_recovery::test_a_replica_that_granted_before_its_topic_was_durable_waits",
     ),
     Rule(
         "recovery-keeps-union",

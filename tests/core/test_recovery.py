@@ -14,6 +14,7 @@ from quorumq.core.partition.lease import FREE, NO_OWNER, Held
 from quorumq.core.values.types import Incarnation, Owner, ProducerId, Span, Stamp
 from tests.core.cluster import Cluster
 from tests.core.holding import Holding
+from tests.core.network import hand_over
 from tests.core.steps import fetch, outcomes, published, receipts, rewind, with_messages, with_session
 
 
@@ -24,6 +25,12 @@ def left(cluster: Cluster, node: str) -> float:
 def view_of(cluster: Cluster, node: str) -> GroupView:
     (replica,) = cluster.nodes[node].replicas.values()
     return replica.group("g")
+
+
+def delivered(cluster: Cluster, node: str) -> list[int]:
+    """Return the numbers of messages that a FETCH gets through a node: none if it is refused."""
+    reply = cluster.ask(node, fetch(wait=0.5), 1.0)
+    return [] if isinstance(reply, m.Failed) else [part.receipt.span.size for part in receipts(reply)]
 
 
 # ------------------------------------------------------------------------- recovered from peers
@@ -445,3 +452,41 @@ def test_a_release_that_comes_reaches_what_was_learned() -> None:
     cluster.drop = lambda sender, to, message: isinstance(message, m.Release) and to == "c"
     assert outcomes(cluster.ask("a", m.RejectRequest(got))) == ["ok"]
     assert not view_of(cluster, "b").held_count
+
+
+# ------------------------------------------------------------------- topics that are new in a start
+
+
+def test_a_new_topic_with_one_replica_is_delivered_at_once_after_a_crash() -> None:
+    cluster = Cluster(hold_time_max=10.0)
+    cluster.crash("abc")
+    topic, _ = published(cluster, 1, rf=1)
+    (owner,) = topic.replicas[0]
+    assert left(cluster, owner) == 0.0
+    assert receipts(cluster.ask(owner, fetch()))
+
+
+def test_a_topic_of_before_with_one_replica_waits_though_its_register_changes() -> None:
+    cluster, topic, _ = with_session(1, rf=1, hold_time_max=10.0)
+    (owner,) = topic.replicas[0]
+    assert receipts(cluster.ask(owner, fetch(hold_time=10.0)))
+    cluster.crash(owner)
+    assert isinstance(cluster.ask(owner, m.AlterTopic("jobs", max_deliveries=7)), m.TopicReply)
+    assert not any(delivered(cluster, owner)), "two live deliveries"
+
+
+def test_a_replica_that_granted_before_its_topic_was_durable_waits() -> None:
+    """In its second start b has never heard of the topic, and c, which was not asked, finds it in no hold."""
+    cluster = Cluster(hold_time_max=10.0)
+    cluster.drop = lambda sender, to, message: to == "b" and isinstance(message, m.PutTopic | m.SyncTopics)
+    topic, _ = published(cluster, 1)
+    synced = len(cluster.journals["b"])
+    cluster.drop = lambda sender, to, message: "c" in (sender, to)
+    hand_over(cluster, "a", "b", m.PutTopic(0, topic))
+    assert receipts(cluster.ask("a", fetch(hold_time=10.0))), "by the votes of a and b"
+    cluster.kill("ab")
+    del cluster.journals["b"][synced:]
+    cluster.hear_all()
+    cluster.start("b")
+    assert cluster.nodes["b"].replicas, "c has told it of the topic"
+    assert not any(delivered(cluster, "c")), "two live deliveries"

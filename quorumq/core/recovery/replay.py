@@ -194,6 +194,7 @@ class Replay:
             # link: only the number says that it answers a question of the old start. So no two starts use one number.
             round_count=incarnation.n << 32,
             once_lost=self.trust.was_lost,
+            knew_topics=trusted and not self.trust.was_lost,
             joins=self.trust.resync is not None and self.trust.resync.is_first,
             voter_since=self.slots.get(VOTERS, 0),
         )

@@ -368,7 +368,9 @@ class Context(Placing):
         for over in dict.fromkeys((there, merged)):
             if self.catalogue.is_deleted(over.id):
                 effects += self.end_topic(over, now)
-        return effects + self.make_replicas((merged,), now) + pack_deleted(self.state)
+        effects += self.make_replicas((merged,), now)
+        self.spare_quarantine(merged, ours, now)
+        return effects + pack_deleted(self.state)
 
     def make_replicas(self, topics: Iterable[Topic], now: Now) -> list[Effect]:
         """Make a replica of each partition whose replica set, or list of sources, has this node.
