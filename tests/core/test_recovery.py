@@ -15,7 +15,7 @@ from quorumq.core.values.types import Incarnation, Owner, ProducerId, Span, Stam
 from tests.core.cluster import Cluster
 from tests.core.holding import Holding
 from tests.core.network import hand_over
-from tests.core.steps import fetch, outcomes, published, receipts, rewind, with_messages, with_session
+from tests.core.steps import fetch, opened, outcomes, published, receipts, rewind, with_messages, with_session
 
 
 def left(cluster: Cluster, node: str) -> float:
@@ -452,6 +452,25 @@ def test_a_release_that_comes_reaches_what_was_learned() -> None:
     cluster.drop = lambda sender, to, message: isinstance(message, m.Release) and to == "c"
     assert outcomes(cluster.ask("a", m.RejectRequest(got))) == ["ok"]
     assert not view_of(cluster, "b").held_count
+
+
+def test_a_partition_in_quarantine_does_not_keep_a_fetch_from_the_next_one() -> None:
+    """A node has both partitions; all others of one of them were started again, and find no hold of each other."""
+    cluster = Cluster(5, hold_time_max=10.0)
+    for name in map(str, range(100)):
+        topic, producer_id = opened(cluster, name, partitions=2)
+        blocked, other = map(set, topic.replicas)
+        if len(blocked & other) == 1:
+            break
+    (both,) = blocked & other
+    for number in (0, 1):
+        batch = cluster.batch(topic, producer_id, 0, [b"1", b"2", b"3"], partition=number)
+        assert isinstance(cluster.ask(both, m.Publish(batch)), m.PublishReply)
+    cluster.crash(blocked - other)
+    for _ in range(3):  # each begins with another partition than the one before
+        asked = fetch(most=1, wait=2.0)._replace(topics=(name,))
+        reply = cluster.ask(both, asked, 1.5, of=m.FetchReply)
+        assert [part.partition.number for part in reply.slices] == [1]
 
 
 # ------------------------------------------------------------------- topics that are new in a start

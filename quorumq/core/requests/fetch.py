@@ -408,6 +408,8 @@ class FetchCoordinator(GroupReader):
                 paused = replica.group(self.request.group).paused  # as those that abstained say
                 # One that abstained once may have raised its reserve.
                 self.blocked = not paused and self.abstained > 1 and round_.is_refused(round_.abstained)
+                if self.abstained > 1:  # else its messages alone may take up the limits every time
+                    self.first = self.partitions.index(round_.partition) + 1
                 self.look_at = now.mono + round_.pause(self.abstained, context.rng)
                 if self.park_until > now.mono:
                     self.look_at = min(self.look_at, self.park_until)
