@@ -104,10 +104,10 @@ class Client:
         """Return the time of day by this client's clock, in milliseconds since 1970."""
         return EPOCH_MS + int(self.world.time * 1000) + self.wall_offset_ms
 
-    def node(self, not_this: str = "") -> str:
-        """Return a node to ask, another than ``not_this`` if there is one."""
-        names = [name for name in self.options.node_names if name != not_this]
-        return self.rng.choice(names or [not_this])
+    def node(self, *not_these: str) -> str:
+        """Return a node to ask, another than ``not_these`` if there is one."""
+        names = [name for name in self.options.node_names if name not in not_these]
+        return self.rng.choice(names or not_these)
 
     def ask(
         self,

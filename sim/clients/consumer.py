@@ -44,6 +44,9 @@ class Consumer(Deriving):
         self.apart = False  # True if a FETCH asks for one of them at a time
         self.part: tuple[int, ...] = ()  # the partitions that it asks for until all is healed; (): all
         self.first_node = ""  # that it asks first
+        self.refused: dict[
+            str, None
+        ] = {}  # nodes that have refused since the last answer, if waits are bounded
         self.sees = False  # True once it has got a message of its group, which then is there
         self.claimed: dict[Receipt, None] = {}
         self.old: list[Receipt] = []
@@ -89,7 +92,7 @@ class Consumer(Deriving):
         )
         if options.by_id and not self.world.healed and self.old and rng.random() < options.by_id:
             request = self.by_id(request)
-        node, self.first_node = self.first_node or self.node(), ""
+        node, self.first_node = self.first_node or self.node(*self.refused), ""
         calls = self.begins(request, node)
 
         def then(answer: Answer, batches: Any) -> None:
@@ -97,12 +100,15 @@ class Consumer(Deriving):
             for call in calls:
                 self.came_of_fetch(call, answer)
             if isinstance(answer, m.FetchReply):
+                self.refused.clear()
                 if answer.slices:
                     self.had_lot = any(sent.suspect for part in answer.slices for sent in part.deliveries)
                 if request.spans and answer.slices:
                     self.world.saw("a message was fetched by its id")
                 self.on_fetched(answer, batches, asked, node)
             else:
+                if self.options.wait_max:
+                    self.refused[node] = None
                 if refused_as_deleted(answer):
                     self.world.saw("a FETCH was refused: its topic was deleted")
                 elif isinstance(answer, m.Failed) and "was deleted" in answer.detail:
