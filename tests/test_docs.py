@@ -146,6 +146,15 @@ def test_calls_and_commands_that_a_page_names_are_there(name: str) -> None:
             assert option in options, f"{name}.md names {option} of quorumq {word} {inner}"
 
 
+def test_the_readme_has_the_two_commands_that_set_up_all() -> None:
+    lines = (ROOT / "README.md").read_text().splitlines()
+    for target in ("demo", "test"):
+        assert any(line.startswith(f"make {target} ") for line in lines), (
+            f"README.md has no line: make {target}"
+        )
+        assert f"\n{target}:" in (ROOT / "Makefile").read_text()
+
+
 def test_every_page_is_in_the_index() -> None:
     index = (ROOT / "docs" / "README.md").read_text()
     for path in (ROOT / "docs").iterdir():
