@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import os
 from collections.abc import Iterator, Mapping
 
 from quorumq.history.schema import COMMON, FIELDS, KINDS, VERSION, Field
@@ -31,4 +33,9 @@ def _fields(fields: Mapping[str, Field]) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    print("\n".join(lines()))
+    about = "Print the schema of histories: kinds of lines with their writers and fields, and fields with their meanings."
+    argparse.ArgumentParser(prog="python -m quorumq.history", description=about).parse_args()
+    try:
+        print("\n".join(lines()), flush=True)
+    except BrokenPipeError:  # the reader, such as head, has ended
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
