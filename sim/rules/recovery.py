@@ -216,7 +216,6 @@ RULES: tuple[Rule, ...] = (
         "quarantine-of-known-topics",
         "a replica is out of quarantine at once only if no record of the journal had its topic",
         ((Context, "is_new_topic", lambda self, before: True),),
-        survives="a register that changes in the quarantine of a partition's only replica",
         test="test_recovery::test_a_topic_of_before_with_one_replica_waits_though_its_register_changes",
     ),
     Rule(
