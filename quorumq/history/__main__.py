@@ -33,7 +33,7 @@ def _fields(fields: Mapping[str, Field]) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    about = "Print the schema of histories: kinds of lines with their writers and fields, and fields with their meanings."
+    about = "Print the schema of histories: all kinds of lines and their fields, with writers and meanings."
     argparse.ArgumentParser(prog="python -m quorumq.history", description=about).parse_args()
     try:
         print("\n".join(lines()), flush=True)
