@@ -2,7 +2,8 @@
 
 The promise, for each label: a read that returned shows a text that was written by a change sent before the read
 returned, or none if there was no label. No change that was confirmed lies wholly between that change and the read, and
-no later read shows an older text. A change whose outcome is unknown never ends.
+no later read shows an older text. A change whose outcome is unknown never ends. Nothing is promised if the directories
+of a majority are lost, and an operator declares the survivors.
 """
 
 from __future__ import annotations
@@ -34,6 +35,10 @@ class LabelsAsWritten(Checker):
         self.failed: dict[tuple[str, int], None] = {}
         self.asked: dict[tuple[str, int], float] = {}
         self.reads: list[tuple[float, float, dict[str, Any]]] = []  # sent, answered, labels
+        self.bereaved = False
+
+    def on_fault(self, row: Row) -> None:
+        self.bereaved |= row["fault"] == "bereave"
 
     def on_set_labels(self, row: Row) -> None:
         op = (row["who"], row["op"])
@@ -52,6 +57,8 @@ class LabelsAsWritten(Checker):
             self.reads.append((self.asked[op], row["at"], row["settings"]))
 
     def end(self) -> None:
+        if self.bereaved:
+            return
         names = dict.fromkeys(name for _, labels in self.sent.values() for name in labels)
         for _, at, labels in self.reads:
             for name in labels:

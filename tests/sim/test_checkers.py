@@ -1279,6 +1279,10 @@ def test_a_read_of_labels_shows_the_last_confirmed_change() -> None:
     assert not broken(story().set_labels("unknown", 2, 3.0, 4.0, owner="b").labels(3, 5.0, 6.0, owner="a"))
     assert not broken(story().set_labels("ok", 2, 3.0, 5.0, owner="b").labels(3, 4.0, 4.5, owner="a"))
     assert "written again" in broken(story().labels(2, 3.0, 4.0))[0]
+    lost = {"fault": "bereave", "seconds": 0.1, "nodes": ["b"]}
+    assert not broken(story().add("sim", "fault", 2.5, **lost).labels(2, 3.0, 4.0)), (
+        "a majority lost its disks"
+    )
     assert (
         "written again"
         in broken(story().set_labels("ok", 2, 3.0, 4.0, owner="b").labels(3, 5.0, 6.0, owner="a"))[0]
