@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from quorumq.core.cluster.topics import SETTINGS
-from quorumq.core.messages import Peeked, ReplicaPeekRequest
+from quorumq.core.messages import SETTINGS, Peeked, ReplicaPeekRequest
 from quorumq.core.partition.replica import Replica
 from quorumq.core.values.spans import SpanMap
 from quorumq.core.values.types import (

@@ -6,8 +6,7 @@ import functools
 from collections.abc import Iterable
 from typing import Final
 
-from quorumq.core.cluster.topics import SETTINGS
-from quorumq.core.messages import AlterTopic, CreateTopic
+from quorumq.core.messages import SETTINGS, AlterTopic, CreateTopic
 from quorumq.core.values.types import (
     NODES_MAX,
     Group,

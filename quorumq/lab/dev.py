@@ -127,8 +127,7 @@ def _tell(text: str) -> None:
 
 def _create(addresses: list[str], topics: tuple[str, ...], rf: int) -> None:
     from quorumq.cli.probe import ask
-    from quorumq.core.cluster.topics import SETTINGS
-    from quorumq.core.messages import CreateTopic
+    from quorumq.core.messages import SETTINGS, CreateTopic
 
     for topic in topics:  # in a kept directory it may be there, with other settings
         request = CreateTopic(topic, rf=rf, unnamed=("rf", "partitions", *SETTINGS))

@@ -15,10 +15,10 @@ import msgspec
 
 from quorumq.core import messages as m
 from quorumq.core.cluster.catalogue import Catalogue
-from quorumq.core.cluster.topics import is_pattern
 from quorumq.core.values.deadnames import dead_letter_names, source_of
 from quorumq.core.values.errors import Busy, Code, TooLarge
 from quorumq.core.values.limits import DELAY_MAX_S
+from quorumq.core.values.patterns import is_pattern
 from quorumq.core.values.spans import SpanSet
 from quorumq.core.values.types import Owner, PartitionId
 from quorumq.wire.rights import Client

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from quorumq.core import messages as m
-from quorumq.core.cluster.topics import is_pattern, matching
 from quorumq.core.values.deadnames import dead_letter_names
+from quorumq.core.values.patterns import is_pattern, matching
 from quorumq.core.values.types import PartitionId, Topic
 from quorumq.wire.values import WireSlice
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from quorumq.core import messages as m
-from quorumq.core.cluster.topics import is_pattern
 from quorumq.core.values import limits
 from quorumq.core.values.errors import Code, PeerError, QuorumqError, TooLarge
+from quorumq.core.values.patterns import is_pattern
 from quorumq.wire import cbor
 from quorumq.wire.cbor import BadValue
 from quorumq.wire.codec import TYPE_OF

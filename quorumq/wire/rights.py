@@ -16,10 +16,10 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from quorumq.core import messages as m
 from quorumq.core.cluster.catalogue import Catalogue
-from quorumq.core.cluster.topics import is_pattern
 from quorumq.core.values import limits
 from quorumq.core.values.deadnames import dead_letter_names, source_of
 from quorumq.core.values.errors import NotFound, Unauthorized
+from quorumq.core.values.patterns import is_pattern
 from quorumq.core.values.types import Topic
 from quorumq.wire.hints import unknown_group, unknown_topic
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from quorumq.core import messages as m
-from quorumq.core.cluster.topics import SETTINGS
+from quorumq.core.messages import SETTINGS
 from quorumq.core.values.deadnames import DEAD_SUFFIX
 from quorumq.core.values.errors import Code
 from quorumq.core.values.types import Span, Topic

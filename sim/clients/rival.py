@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from quorumq.core.cluster.topics import SETTINGS
-from quorumq.core.messages import CreateTopic, Failed, TopicReply
+from quorumq.core.messages import SETTINGS, CreateTopic, Failed, TopicReply
 from quorumq.core.values.errors import Code
 from sim.clients.client import Answer
 from sim.clients.operator import Operator

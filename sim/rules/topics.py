@@ -7,8 +7,8 @@ from typing import Any
 from quorumq.core.cluster import catalogue
 from quorumq.core.cluster.catalogue import Catalogue
 from quorumq.core.cluster.rounds import Round
-from quorumq.core.cluster.topics import SETTINGS, all_sets, alter, merge_topics, with_partitions
-from quorumq.core.messages import AlterTopic
+from quorumq.core.cluster.topics import all_sets, alter, merge_topics, with_partitions
+from quorumq.core.messages import SETTINGS, AlterTopic
 from quorumq.core.messages.effects import DropBatches, Effect, Persist
 from quorumq.core.node.nodecore import NodeCore
 from quorumq.core.requests import registers

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from quorumq.core.cluster.catalogue import Catalogue
 from quorumq.core.cluster.topics import (
-    SETTINGS,
     alter,
     as_change,
     check_topic_request,
@@ -22,7 +21,7 @@ from quorumq.core.cluster.topics import (
     stamps_of,
     with_partitions,
 )
-from quorumq.core.messages import AlterTopic, CreateTopic
+from quorumq.core.messages import SETTINGS, AlterTopic, CreateTopic
 from quorumq.core.values import limits
 from quorumq.core.values.types import Decision, Instance, Stamp, Topic
 

@@ -19,9 +19,9 @@ from quorumq.client.consume.fetching import RELEASE_TIMEOUT_S, Gathering, Reader
 from quorumq.client.consume.prefetch import Prefetch, Prefetched
 from quorumq.client.consume.settle import Failures
 from quorumq.client.consume.settling import SettleCalls
-from quorumq.core.cluster.topics import is_pattern
 from quorumq.core.values.errors import HoldLost, UsageError
 from quorumq.core.values.limits import FETCH_BYTES_MAX, HOLD_TIME_DEFAULT_S, MIB
+from quorumq.core.values.patterns import is_pattern
 
 PREFETCH: Final = 1000
 PREFETCH_BYTES: Final = 4 * MIB

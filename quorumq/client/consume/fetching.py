@@ -24,9 +24,9 @@ from quorumq.client.base.message import (
 from quorumq.client.base.names import spans_of
 from quorumq.client.transport.connection import Connection, Lost
 from quorumq.core import messages as m
-from quorumq.core.cluster.topics import is_pattern
 from quorumq.core.values.errors import PeerError, QuorumqError
 from quorumq.core.values.limits import FETCH_BYTES_MAX, FETCH_MESSAGES_MAX, LONG_POLL_MAX_S, SPANS_SETTLED_MAX
+from quorumq.core.values.patterns import is_pattern
 from quorumq.core.values.types import Span, Topic
 from quorumq.wire.batch import Corrupt, records_of
 from quorumq.wire.batch import Message as Parts

@@ -16,10 +16,11 @@ from quorumq.core.cluster.deleted_names import PAGES, DeletedNames, entries_of, 
 from quorumq.core.cluster.labels import LabelTable
 from quorumq.core.cluster.members import Members, first_layout
 from quorumq.core.cluster.register_sums import RegisterSums
-from quorumq.core.cluster.topics import closed, is_pattern, matching, merge_decisions, merge_topics, rank
+from quorumq.core.cluster.topics import closed, merge_decisions, merge_topics, rank
 from quorumq.core.messages import AlterTopic, CreateTopic, Failed, RequestRefused
 from quorumq.core.values import limits
 from quorumq.core.values.errors import Code
+from quorumq.core.values.patterns import is_pattern, matching
 from quorumq.core.values.printable import plural
 from quorumq.core.values.types import (
     FIRST_LAYOUT,

@@ -7,12 +7,10 @@ one mind.
 
 from __future__ import annotations
 
-import fnmatch
 import hashlib
-from collections.abc import Iterable
 from typing import Any
 
-from quorumq.core.messages import AlterTopic, CreateTopic, MovePartition
+from quorumq.core.messages import SETTINGS, AlterTopic, CreateTopic, MovePartition
 from quorumq.core.values import limits
 from quorumq.core.values.types import (
     FIRST_LAYOUT,
@@ -25,10 +23,6 @@ from quorumq.core.values.types import (
     Topic,
     topic_id,
 )
-
-SETTINGS = ("max_deliveries", "retention_s", "ttl_s", "backoff", "auto_create_groups", "on_expiry")
-"""Those of a topic that stamps order, each by its own, as they are called in Topic, CreateTopic and AlterTopic."""
-
 
 ON_EXPIRY = ("dead-letter", "drop")
 
@@ -330,16 +324,6 @@ def required_sets(
                 if placement.before:
                     sets[placement.partition][placement.nodes_before] = None
     return [tuple(each) for each in sets]
-
-
-def is_pattern(name: str) -> bool:
-    """Return True if a topic argument is a shell-style pattern: no topic's name has such a letter."""
-    return "*" in name or "?" in name or "[" in name
-
-
-def matching(pattern: str, names: Iterable[str]) -> list[str]:
-    """Return names that match a pattern, sorted: ``*`` any letters, ``?`` one, ``[ab]`` one of these, ``[!ab]`` not."""
-    return sorted(name for name in names if fnmatch.fnmatchcase(name, pattern))
 
 
 def check_topic_request(request: CreateTopic, nodes: tuple[NodeId, ...], machines: Machines = ()) -> str:

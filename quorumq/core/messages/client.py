@@ -81,6 +81,10 @@ class AlterTopic(NamedTuple):
     rf: int | None = None
 
 
+SETTINGS = ("max_deliveries", "retention_s", "ttl_s", "backoff", "auto_create_groups", "on_expiry")
+"""Those of a topic that stamps order, each by its own, as they are called in Topic, CreateTopic and AlterTopic."""
+
+
 class DeleteTopic(NamedTuple):
     """DELETE the topic of this id, for good. The name comes along because a new topic may have it by now."""
 

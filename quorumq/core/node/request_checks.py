@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from quorumq.core import messages as m
-from quorumq.core.cluster.topics import is_pattern
 from quorumq.core.values import limits
 from quorumq.core.values.deadnames import DEAD_LETTER_TOPIC, DEAD_SUFFIX
+from quorumq.core.values.patterns import is_pattern
 from quorumq.core.values.printable import plural
 
 

@@ -13,7 +13,6 @@ from quorumq.core.cluster.topics import (
     check_alteration,
     check_placing,
     check_topic_request,
-    is_pattern,
 )
 from quorumq.core.messages.effects import Again, Effect, Raised, Reply, Send
 from quorumq.core.messages.records import BatchStored
@@ -54,6 +53,7 @@ from quorumq.core.values import limits
 from quorumq.core.values.deadnames import DEAD_SUFFIX, dead_letter_names
 from quorumq.core.values.errors import Code
 from quorumq.core.values.fairqueue import Caller
+from quorumq.core.values.patterns import is_pattern
 from quorumq.core.values.printable import plural
 from quorumq.core.values.spans import SpanSet
 from quorumq.core.values.types import Kind, NodeId, Now, PartitionId, ProducerId, Topic

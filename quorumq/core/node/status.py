@@ -11,7 +11,6 @@ from quorumq.core import messages as m
 from quorumq.core.cluster.catalogue import Catalogue
 from quorumq.core.cluster.members import address_of, outdated
 from quorumq.core.cluster.state import NodeConfig
-from quorumq.core.cluster.topics import is_pattern
 from quorumq.core.partition.backlog import backlog_of
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.release import Progress
@@ -20,6 +19,7 @@ from quorumq.core.recovery.trust import Trust
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.sources import copies_for_move
 from quorumq.core.values import limits
+from quorumq.core.values.patterns import is_pattern
 from quorumq.core.values.types import Group, MemberState, NodeId, Now, PartitionId, Placement, Topic
 
 MOVES_SHOWN_MAX: Final = 32

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from quorumq.core import messages as m
 from quorumq.core.cluster.catalogue import Catalogue
-from quorumq.core.cluster.topics import is_pattern
 from quorumq.core.values import limits
 from quorumq.core.values.deadnames import DEAD_SUFFIX
+from quorumq.core.values.patterns import is_pattern
 
 RUN: Final = 8
 """Cost of a run of messages to vote on, to release or to close."""

@@ -15,13 +15,13 @@ from collections.abc import Iterable
 from quorumq.core import messages as m
 from quorumq.core.cluster.deleted_names import PAGES
 from quorumq.core.cluster.rounds import Round, majority_of
-from quorumq.core.cluster.topics import is_pattern
 from quorumq.core.messages.effects import Again, Effect, Send
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.coordinator import Coordinator
 from quorumq.core.values.deadnames import DEAD_SUFFIX, dead_letter_names
 from quorumq.core.values.errors import Code
 from quorumq.core.values.limits import GROUPS_PER_CHUNK
+from quorumq.core.values.patterns import is_pattern
 from quorumq.core.values.types import Group, Incarnation, NodeId, Now, PartitionId
 
 FIND_TIMEOUT_S = 1.0
