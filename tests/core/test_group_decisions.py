@@ -197,6 +197,7 @@ def test_a_fetch_that_hears_late_that_its_group_was_deleted_writes_nothing() -> 
     cluster.ask("a", fetch(most=1))
     assert isinstance(cluster.ask("b", m.DeleteGroup("jobs", "g")), m.GroupReply)
     cluster.hear_all()
+    check_failed(cluster.ask("c", latest()), "outcome-unknown")
     check_failed(cluster.ask("c", latest()), "not-found")
     assert all(group.deleted for groups in registers(cluster) for group in groups.values())
 

@@ -106,6 +106,19 @@ def test_a_parked_fetch_hears_of_the_deletion_at_once() -> None:
     assert all(is_not_found(cluster.replies[key]) for key in keys)
 
 
+def test_a_fetch_that_made_the_group_is_not_refused_for_certain_when_it_is_deleted() -> None:
+    """It had an effect: a client that asked for "latest" meanwhile got the group that it made."""
+    cluster = Cluster()
+    cluster.topic()
+    maker, reader = (cluster.submit(node, fetch(wait=1.0)) for node in "ab")
+    deleted(cluster)
+    reply = cluster.replies[maker]
+    assert isinstance(reply, m.Failed)
+    assert reply.code == Code.OUTCOME_UNKNOWN
+    assert is_not_found(cluster.replies[reader])
+    assert is_not_found(cluster.ask("a", fetch()))
+
+
 def test_a_fetch_of_many_topics_goes_on_with_the_others() -> None:
     cluster = with_messages()
     other = cluster.topic("other")

@@ -69,9 +69,10 @@ class GroupReader(Coordinator):
         return self.register_name == group and self.concerns(topic)
 
     def on_group_deleted(self, context: Context, topic: Topic, now: Now) -> list[Effect]:
-        return self.quit_topic(
-            context, topic, context.catalogue.no_group(topic.name, self.register_name), now
-        )
+        why = context.catalogue.no_group(topic.name, self.register_name)
+        if topic.id in self.unsure:  # it may have made the group that was deleted
+            why = why._replace(code=Code.OUTCOME_UNKNOWN)
+        return self.quit_topic(context, topic, why, now)
 
     def quit_topic(self, context: Context, topic: Topic, why: Failed, now: Now) -> list[Effect]:
         """End with ``topic``: answer with messages won in others; if none can be won, say why."""
