@@ -48,6 +48,7 @@ LEFT_OUT: dict[str, frozenset[str]] = {
     ),
     "Batches": frozenset({"fresh", "partition", "digests", "idle_since", "lacking", "order"}),
     "ReadyMessages": frozenset({"batches"}),
+    "Giving": frozenset({"active", "budget", "counted_at"}),
     "Views": frozenset({"partition", "to_reclaim"}),
     "Reclaim": frozenset({"settled"}),
     "GroupView": frozenset({"digests", "kept"}),
@@ -59,7 +60,8 @@ from the rest and only kept (digests), counters that nothing but a tie-break or 
 batch was made: it decides nothing if neither batch nor topic has a delay or a TTL, and there is one message. So the
 order of batches is left out, and with it the list of those that have something to offer: `spans` says what that is.
 The times of
-HOLD's answers, and the number of rounds without, decide only when a round times out: here the explorer says so."""
+HOLD's answers, and the number of rounds without, decide only when a round times out: here the explorer says so. Moves
+have no limit here that one message could use up."""
 
 UNSET = "(unset)"
 """Stands for a slot that nothing was put into yet."""

@@ -90,6 +90,22 @@ def test_a_new_slot_has_the_payload_as_soon_as_it_votes(rf: int) -> None:
     assert len(fetch(cluster, new)) == 1
 
 
+def test_a_slot_that_comes_back_without_its_payload_asks_for_it_as_soon_as_it_votes() -> None:
+    """The source names it again while the slot learns the records. That is no pull under way."""
+    cluster, topic, (old,), (new, other, *_) = made(rf=1)
+    publish(cluster, old, topic, 0)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.SyncPull)
+    for source, to in ((old, new), (new, old)):
+        assert isinstance(move(cluster, other, source, to), m.TopicReply)
+        cluster.advance(1.0)
+    kept = cluster.nodes[new].context.kept(PartitionId(topic.id, 0))
+    assert kept is None or not kept.batches.stored
+    cluster.drop = lambda sender, to, message: False
+    assert isinstance(move(cluster, other, old, new), m.TopicReply)
+    cluster.advance(0.1)
+    assert len(fetch(cluster, new)) == 1
+
+
 def test_a_move_is_asked_for_again_and_back() -> None:
     cluster, topic, members, others = made()
     publish(cluster, "a", topic, 0)

@@ -65,7 +65,7 @@ def waits_for_other_sub_fetches(
         (33, Batches, "_is_overdue", pulls_after_the_grace),
         (46, Voter, "_refuse_untrusted", lambda *args: []),
         (241, Placing, "wait_to_adopt", lambda *args: []),
-        (56, SplitCoordinator, "_go_on", waits_for_other_sub_fetches),
+        (1009, SplitCoordinator, "_go_on", waits_for_other_sub_fetches),
     ],
 )
 def test_the_calm_profile_finds_long_waits(

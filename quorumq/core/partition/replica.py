@@ -553,7 +553,7 @@ class Replica:
         """Anti-entropy, step 3: merge the records, then pull messages that have been missing here for a while.
 
         Args:
-            pull: True to ask for payload; else, in a resync, it counts as asked for, so that nothing else asks soon.
+            pull: True to ask for payload. In a resync it is asked for when all records are here.
         """
         if message.epoch != self.epoch:
             return []
@@ -572,8 +572,7 @@ class Replica:
                     self.storing.on_due(slot.number, now)
         missing = self.batches.note_offered(sender, message.spans, now)
         self.batches.note_nowhere(sender, message.nowhere)
-        pulled = self.sync.pull(sender, missing, message.rest, now)
-        return effects + pulled if pull else effects
+        return effects + self.sync.pull(sender, missing, message.rest, now) if pull else effects
 
     def on_close_ask(self, sender: NodeId, message: m.CloseRequest, now: Now) -> list[Effect]:
         """Promise, and say with which of the producer ids we are done. A producer id that is closed here is both."""
