@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import tracemalloc
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +13,15 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorumq.node.transport import SENT_PER_TURN, ConnectionLost, Outflow, SocketTransport, connect, listen
+from quorumq.node.transport import (
+    RECEIVE_BYTES,
+    SENT_PER_TURN,
+    ConnectionLost,
+    Outflow,
+    SocketTransport,
+    connect,
+    listen,
+)
 from sim.shell.memory import MemoryTransport, pair
 from tests.node.memory import Quiet
 from tests.virtual import in_real_time
@@ -208,3 +217,21 @@ async def test_closing_wakes_the_reader() -> None:
             nursery.start_soon(read)
             await trio.testing.wait_all_tasks_blocked()
             ours.close()
+
+
+def test_small_pieces_are_received_without_a_buffer_each() -> None:
+    """Cut to a piece's size in place, such buffers leave holes in the process's memory between pieces that stay."""
+    ours, theirs = socket.socketpair()
+    transport = SocketTransport(ours)
+    with ours, theirs:
+        tracemalloc.start()
+        try:
+            for piece in (b"a" * 100, b"b" * 50):
+                theirs.send(piece)
+                assert transport.receive_now() == piece
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        theirs.send(b"c" * RECEIVE_BYTES)
+        assert transport.receive_now(2 * RECEIVE_BYTES) == b"c" * RECEIVE_BYTES
+    assert peak < RECEIVE_BYTES
