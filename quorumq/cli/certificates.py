@@ -246,12 +246,31 @@ def _nodes(directory: Path) -> dict[str, list[str]]:
             node = values["node"]
             addresses = [values.get(table, {}).get(node, "") for table in ("nodes", "peers")]
             addresses.append(values.get("advertise", ""))
-            nodes[node] = [node, *(host_of(address) for address in addresses if address)]
+            hosts = [host_of(address) for address in addresses if address]
+            # A node that joins names no nodes: clients reach it where it listens.
+            nodes[node] = [node, *(hosts or _listening_host(path, values.get("listen", "")))]
     if not nodes:
         raise UsageError(
             f"{directory} has no node's configuration: give the directory of `quorumq init --tls`"
         )
     return nodes
+
+
+def _listening_host(path: Path, address: str) -> list[str]:
+    """Return the host of ``listen``.
+
+    Raises:
+        UsageError: it is no address that clients can dial.
+    """
+    from quorumq.node.config import EVERY_ADDRESS
+
+    host = host_of(address)
+    if not host or host in EVERY_ADDRESS:
+        raise UsageError(
+            f"{path}: listen = {address!r} names no address for the certificate: add advertise = \"HOST:PORT\", the "
+            "address that clients dial"
+        )
+    return [host]
 
 
 @click.group()

@@ -115,12 +115,34 @@ def test_renewed_certificates_name_every_address(directory: Path) -> None:
     done = run("certificates", "renew", directory, "--days", "30")
     assert done.exit_code == 0, done.output
     assert (directory / "a.pem").read_bytes() != before
-    context = client_context(str(directory / "ca.pem"))
-    below = Tunnel(server_context(str(directory / "a.pem"), str(directory / "a.key"), ""), server_side=True)
-    above = Tunnel(context, host="a.public.example")
+    assert reaches(directory, "a", "a.public.example")
+
+
+def test_the_certificate_of_a_node_that_joins_names_the_address_it_listens_on(directory: Path) -> None:
+    path = directory / "d.toml"
+    path.write_text('node = "d"\nlisten = "10.0.0.4:7401"\njoin = ["10.0.0.1:7401"]\n')
+    assert run("certificates", "renew", directory).exit_code == 0
+    assert reaches(directory, "d", "10.0.0.4")
+
+    path.write_text('node = "d"\nlisten = "0.0.0.0:7401"\njoin = ["10.0.0.1:7401"]\n')
+    refused = run("certificates", "renew", directory)
+    assert refused.exit_code == 64
+    assert "listen = '0.0.0.0:7401' names no address" in refused.output
+    assert "add advertise" in refused.output
+
+
+def reaches(directory: Path, node: str, host: str) -> bool:
+    """Return True if a client that dials ``host`` accepts the node's certificate.
+
+    Raises:
+        ssl.SSLCertVerificationError: the certificate is not for that host.
+    """
+    cert, key = (str(directory / f"{node}{end}") for end in (".pem", ".key"))
+    below = Tunnel(server_context(cert, key, ""), server_side=True)
+    above = Tunnel(client_context(str(directory / "ca.pem")), host=host)
     above.shake(b"")
     below.shake(above.unsent())
-    assert above.shake(below.unsent())
+    return above.shake(below.unsent())
 
 
 def test_no_certificate_outlives_its_authority(directory: Path) -> None:
