@@ -119,8 +119,9 @@ def init(
             "--tls, or add tls_cert, tls_key, tls_ca and clients_file to each file (docs/operations.md, TLS), or "
             "insecure = true if nobody else is on that network.\n"
         )
-    where = "in another terminal each" if shared else "on its own machine each"
-    say(f"Start the nodes, {where}:\n")
+    named = "TOML, .pem and .key, ca.pem and clients.toml" if tls else "file"
+    copies = "" if shared else f"Copy to each machine its {named}. "
+    say(f"{copies}Start the nodes, {'in another terminal each' if shared else 'each on its machine'}:\n")
     for path in texts:
         say(f"  quorumq serve --config {shlex.quote(str(path))}")
     say("\nThen:\n")
