@@ -267,7 +267,7 @@ def _listening_host(path: Path, address: str) -> list[str]:
     host = host_of(address)
     if not host or host in EVERY_ADDRESS:
         raise UsageError(
-            f"{path}: listen = {address!r} names no address for the certificate: add advertise = \"HOST:PORT\", the "
+            f'{path}: listen = {address!r} names no address for the certificate: add advertise = "HOST:PORT", the '
             "address that clients dial"
         )
     return [host]

@@ -82,7 +82,14 @@ def cluster_report(addresses: Sequence[str], timeout: float = ASK_TIMEOUT_S) -> 
     Returns:
         ``nodes`` (one mapping each; ``up`` is False with ``error`` for one that does not answer), ``topics``
         (with ``groups``), ``problems`` (sentences), ``cluster_id`` ("" if no node answers).
+
+    Raises:
+        UsageError: the file in QUORUMQ_TLS_CA cannot be used.
     """
+    from quorumq.wire.tls import client_context, own_ca
+
+    if ca := own_ca():
+        client_context(ca)  # a file that cannot be used is this machine's fault: no node is down
     asked: dict[str, dict[str, Any]] = {}
     names: dict[str, str] = {}
     pending = list(dict.fromkeys(addresses))
@@ -124,7 +131,7 @@ def _ask(address: str, timeout: float) -> dict[str, Any]:
         raise
     except QuorumqError as error:
         return _not_up(str(error))
-    middle = (before + time.time()) / 2
+    after = time.time()
     if not (
         isinstance(welcome, Welcome) and isinstance(reply, StatusReply) and isinstance(known, MetadataReply)
     ):
@@ -137,14 +144,20 @@ def _ask(address: str, timeout: float) -> dict[str, Any]:
         "up": True,
         **fields,
         "software": welcome.software,
-        "clock_difference_s": round(welcome.wall_ms / 1000 - middle, 3),
+        "clock_difference_s": _outside(welcome.wall_ms, int(before * 1000), int(after * 1000)) / 1000,
         "others": {info.node: info.address for info in known.nodes},
     }
 
 
+def _outside(time_of_day: int, before: int, after: int) -> int:
+    """Return how far a time lies outside of two others: 0 for a right clock, however late it answers."""
+    return time_of_day - min(max(time_of_day, before), after)
+
+
 def _not_up(error: str, *, refuses: bool = False) -> dict[str, Any]:
     """Return the facts of a node without an answer to use; one that fails over TLS, or is no node, is not down."""
-    return {"up": False, "error": error, "refuses": refuses or "TLS" in error}
+    over_tls = "TLS" in error or "the certificate is refused" in error
+    return {"up": False, "error": error, "refuses": refuses or over_tls}
 
 
 DISK_ROOMS: Final = {
@@ -239,7 +252,7 @@ def _problems(rows: Sequence[Mapping[str, Any]], topics: Sequence[Mapping[str, A
         if row.get("placed") and row["placed_by"] == row["incarnation"]:
             yield f"{name} trusts a data directory that was moved: {row['placed']}"
         if row.get("quarantine_s", 0) > 0:
-            yield f"{name} restarted without a clean stop: it delivers again in {row['quarantine_s']:.1f} s"
+            yield f"{name} is in quarantine after its start: it delivers again in {row['quarantine_s']:.1f} s"
         if row.get("disk_full"):
             goes_on = DISK_ROOMS.get(row.get("disk_capacity", ""), DISK_ROOMS["first"])
             yield (

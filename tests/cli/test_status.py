@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import io
+import time
 from typing import Any
 
 import pytest
 from rich.console import Console
 
 from quorumq.cli import probe
-from quorumq.cli.status import DISK_ROOMS, _ask, _problems, _tables, _topics, move_lines
-from quorumq.core.values.errors import TooFewReplicas
+from quorumq.cli.status import DISK_ROOMS, _ask, _problems, _tables, _topics, cluster_report, move_lines
+from quorumq.core.messages import MetadataReply, StatusReply, Welcome
+from quorumq.core.values.errors import TooFewReplicas, UsageError
+from quorumq.core.values.types import Incarnation
 
 
 def node(number: int, **fields: Any) -> dict[str, Any]:
@@ -113,7 +116,7 @@ def test_the_space_on_the_disk_is_said_where_it_is_known(fields: dict[str, Any],
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        ({"quarantine_s": 1.23}, "n1 restarted without a clean stop: it delivers again in 1.2 s"),
+        ({"quarantine_s": 1.23}, "n1 is in quarantine after its start: it delivers again in 1.2 s"),
         *(
             (
                 {"disk_full": True, "disk_capacity": capacity},
@@ -221,6 +224,7 @@ def test_names_that_run_out_are_a_problem_at_half_of_what_there_can_be() -> None
     ("reason", "refuses"),
     [
         ("closed during the TLS handshake (TLS is used because QUORUMQ_TLS_CA is set)", True),
+        ("the certificate is refused: IP address mismatch", True),
         ("Connection refused", False),
     ],
 )
@@ -233,3 +237,24 @@ def test_a_node_that_fails_over_tls_is_not_called_down(
     monkeypatch.setattr(probe, "ask", fails)
     row = _ask("127.0.0.1:1", 1.0)
     assert (row["up"], row["refuses"], reason in row["error"]) == (False, refuses, True)
+
+
+def test_authorities_that_cannot_be_read_are_not_taken_for_nodes_that_are_down(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("QUORUMQ_TLS_CA", "/nowhere/ca.pem")
+    with pytest.raises(UsageError, match=r"tls_ca /nowhere/ca.pem: No such file"):
+        cluster_report(["127.0.0.1:1"])
+
+
+@pytest.mark.parametrize(("node_ms", "difference_s"), [(0, 0.0), (7_500, 0.0), (-20, -0.02), (8_020, 0.02)])
+def test_a_slow_answer_is_no_clock_difference(
+    node_ms: int, difference_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer that takes 8 s says only that the node's clock was somewhere between."""
+    welcome = Welcome(1, "orders", "n1", Incarnation(1, 7), 0, 1_000_000 + node_ms, 0, ())
+    known = MetadataReply("orders", "n1", (), (), (), 0, 0, 60.0)
+    monkeypatch.setattr(probe, "ask", lambda *args, **more: [welcome, StatusReply({}), known])
+    times = iter((1000.0, 1008.0))
+    monkeypatch.setattr(time, "time", lambda: next(times))
+    assert _ask("127.0.0.1:1", 1.0)["clock_difference_s"] == difference_s
