@@ -128,7 +128,9 @@ class Bridge(Portal):
             self._asked_woken = True
             try:
                 self._token.run_sync_soon(self._begin_asked)
-            except trio.RunFinishedError:
+            except trio.RunFinishedError:  # no one takes it: the next call has to look, too
+                self._asked_woken = False
+                self._asked.clear()
                 raise Closed(CLOSED) from self._failure
 
     async def _cancel(self, call: Call) -> None:
