@@ -239,12 +239,14 @@ class Bridge(Portal):
         task.check()
         context, inner = copy_context(), task.handler
         if not task.is_async:
-            return replace(task, handler=lambda message: context.copy().run(inner, message))
+            return replace(
+                task, handler=update_wrapper(lambda message: context.copy().run(inner, message), inner)
+            )
 
         async def handled(message: Message) -> None:
             await self._in_loop(partial(inner, message), context.copy())
 
-        return replace(task, handler=handled)
+        return replace(task, handler=update_wrapper(handled, inner))
 
     async def _in_loop(self, work: Callable[[], Any], context: Context) -> None:
         """Run a coroutine of the event loop from the other thread, and wait until it has ended in any way."""

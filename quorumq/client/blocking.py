@@ -389,7 +389,11 @@ class Client(Counterpart[waiting.Client]):
             )
         handler: Callable[[Any], Any] = task.handler
         context = copy_context()
-        return replace(task, handler=lambda one: context.copy().run(handler, Message(self.portal, one)))
+
+        def handled(one: delivered.Message) -> Any:
+            return context.copy().run(handler, Message(self.portal, one))
+
+        return replace(task, handler=update_wrapper(handled, handler))
 
     @like(waiting.Client.lookup)
     def lookup(

@@ -467,3 +467,17 @@ def test_all_that_can_be_awaited_goes_through_the_bridge(kind: type) -> None:
                 continue
             assert inspect.signature(getattr(kind, name)) == inspect.signature(method)
             assert getattr(kind, name).__doc__ == method.__doc__
+
+
+@looped
+async def test_a_handler_that_does_not_fit_is_named_as_the_program_has_it(client: Client) -> None:
+    """The pool runs a function around it."""
+
+    async def later() -> None: ...
+
+    def resize(message: Message) -> Any:
+        return later()
+
+    await client.publish("jobs", b"x")
+    with pytest.raises(UsageError, match=r"handler <function .*<locals>\.resize at .* does not fit"):
+        await client.work("jobs", "g", resize, signals=False)
