@@ -44,6 +44,7 @@ from quorumq.client.consume.work import GRACE_S, Pool, Stop, Task, Worked
 from quorumq.client.portal import INTERRUPTED_S, PAGE, PUBLISH_MANY, Portal, like, page_of
 from quorumq.client.produce import batches
 from quorumq.client.produce import producer as producing
+from quorumq.client.produce.bulk import outgoing_of
 from quorumq.client.produce.producer import ProducerOptions
 from quorumq.client.transport.nodes import CLOSED, Closed
 from quorumq.core.values.errors import OutcomeUnknown, QuorumqError, UsageError
@@ -354,8 +355,8 @@ class Producer(Bridged, producing.Producer):
     @like(producing.Producer.publish_many)
     async def publish_many(self, messages: Iterable[Outgoing], **options: Unpack[Options]) -> list[MessageId]:
         call = self.bridge.call
+        rest = outgoing_of(messages)  # in this thread: it is the caller's
         bulk = await call(self._bulk, **cast("Any", options))
-        rest = iter(messages)  # in this thread: it is the caller's
         try:
             more = True
             while more:

@@ -40,6 +40,7 @@ from quorumq.client.consume.work import GRACE_S, TASK_OPTIONS, Pool, Stop, Task,
 from quorumq.client.portal import INTERRUPTED_S, PAGE, PUBLISH_MANY, Portal, like, page_of
 from quorumq.client.produce import batches
 from quorumq.client.produce import producer as producing
+from quorumq.client.produce.bulk import outgoing_of
 from quorumq.client.produce.producer import ProducerOptions
 from quorumq.client.transport.nodes import Closed as Closed
 from quorumq.core.values.errors import UsageError
@@ -148,7 +149,8 @@ def _settling(
     """Return a method that settles messages as one that settles messages as they are here."""
 
     def called(self: Any, messages: Any, *args: P.args, **more: P.kwargs) -> T:
-        given = [messages] if isinstance(messages, Message | Settleable | str | MessageId) else messages
+        alone = isinstance(messages, str | MessageId) or not isinstance(messages, Iterable)
+        given = [messages] if alone else messages
         tickets = [one.inner if isinstance(one, Message) else one for one in given]
         return cast("T", self.portal.call(method, self.inner, tickets, *args, **more))
 
@@ -186,8 +188,8 @@ class Producer(Entered[producing.Producer]):
 
     @like(producing.Producer.publish_many)
     def publish_many(self, messages: Iterable[Outgoing], **options: Unpack[Options]) -> list[MessageId]:
+        rest = outgoing_of(messages)  # in this thread: the client's own has other things to do
         bulk = self.portal.call(self.inner._bulk, **cast("Any", options))
-        rest = iter(messages)  # in this thread: the client's own has other things to do
         try:
             more = True
             while more:

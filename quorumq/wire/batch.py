@@ -334,7 +334,7 @@ def encode_record(message: Message) -> bytes:
     """
     payload, key, headers = message
     if not isinstance(payload, bytes | bytearray | memoryview):
-        raise TypeError(f"a payload is bytes, not {type(payload).__name__}: encode it first")
+        raise TypeError(f"a payload is bytes, not {type(payload).__name__}: encode it first, or give json=")
     head = PLAIN if key is None and not headers else _record_head(key, headers)
     record = b"".join((head, cbor.blob(payload)))
     if len(record) > limits.MESSAGE_BYTES_MAX or len(payload) > limits.PAYLOAD_BYTES_MAX:
@@ -358,7 +358,7 @@ def encode_records(
 def _record_head(key: bytes | None, headers: Mapping[str, HeaderValue] | None) -> bytes:
     """Return the bytes of a record before the payload."""
     if key is not None and not isinstance(key, bytes | bytearray | memoryview):
-        raise TypeError(f"a key is bytes, not {type(key).__name__}: encode it first")
+        raise TypeError(f"a key is bytes or text, not {type(key).__name__}: encode it first")
     if headers and not isinstance(headers, Mapping):
         raise TypeError(f"headers are a mapping of names to values, not {type(headers).__name__}")
     if key is None and not headers:

@@ -42,6 +42,13 @@ def rule_broken(hint: Any, value: Any) -> str:
         return "" if is_text else "text, and Unicode"
     if hint is bytes:
         return "" if isinstance(value, bytes | bytearray | memoryview) else "bytes"
+    if isinstance(hint, type) and issubclass(hint, tuple) and hasattr(hint, "_fields"):
+        if not isinstance(value, hint):
+            return f"a {hint.__name__}"
+        hints = hints_of(hint)
+        return next(
+            filter(None, (rule_broken(hints[field], value[at]) for at, field in enumerate(hint._fields))), ""
+        )
     if typing.get_origin(hint) is tuple and args[-1] is Ellipsis:
         if not isinstance(value, tuple | list):
             return "a list"

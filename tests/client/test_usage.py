@@ -196,6 +196,10 @@ async def test_odd_values_raise_what_a_caller_expects_and_no_error_of_the_inside
         (lambda client: client.publish("jobs", b"", not_before=5), "not_before is 5: give a datetime, or secon"),
         (lambda client: client.publish("jobs", b"", derived_from=b"x"), "derived_from is b'x': give the message"),
         (lambda client: client.fetch("jobs", "g", hold_time=1e9), r"hold_time is 1e\+09 s: it must be from 0.1"),
+        (lambda client: client.publish(b"jobs", b""), "b'jobs' is no name of a topic or a group: names are text"),
+        (lambda client: client.set_labels("jobs", ["a"]), r"labels are \['a'\]: give a mapping of names to texts"),
+        (lambda client: client.set_labels("jobs", {"a": 4}), "changes is .*text=4.*: it must be text"),
+        (lambda client: client.ack(None), "None is not a message that was delivered: settle what"),
         (lambda client: client.raise_voters(-3), "count is -3: it must be an integer, at least 1"),
     ],
 )  # fmt: skip
@@ -211,6 +215,14 @@ async def test_a_message_may_have_a_timedelta_as_its_timeout() -> None:
         await client.publish("jobs", b"1", timeout=timedelta(seconds=3))  # type: ignore[arg-type]
         await client.producer("jobs").publish_many([b"2", b"3"], timeout=timedelta(seconds=3))  # type: ignore[arg-type]
         assert len(await client.fetch("jobs", "g", max_wait=1.0, min_messages=3)) == 3
+
+
+async def test_one_payload_is_not_published_byte_by_byte() -> None:
+    async with jobs() as (_, client), client.producer("jobs") as producer:
+        for payload in (b"resize", bytearray(b"x"), "resize"):
+            with pytest.raises(TypeError, match="is one payload: publish_many takes several"):
+                await producer.publish_many(payload)  # type: ignore[arg-type]
+        assert len(await producer.publish_many([b"resize"])) == 1
 
 
 async def test_a_take_of_no_messages_is_refused_and_the_consumer_goes_on() -> None:
@@ -248,7 +260,7 @@ async def test_a_key_and_headers_of_the_wrong_type_are_named_and_the_producer_go
     async with jobs() as (_, client):
         text: Any = 1
         async with client.producer("jobs") as producer:
-            with pytest.raises(TypeError, match="a key is bytes, not int: encode it first"):
+            with pytest.raises(TypeError, match="a key is bytes or text, not int: encode it first"):
                 await producer.send(b"1", key=text)
             headers: Any = [("a", "b")]
             with pytest.raises(TypeError, match="headers are a mapping of names to values, not list"):

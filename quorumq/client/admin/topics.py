@@ -377,6 +377,8 @@ class TopicCalls(Calls):
             UsageError: a name or text that cannot be, or no labels.
             TooFewReplicas, OutcomeUnknown: too few nodes answered; repeat it.
         """
+        if not isinstance(labels, Mapping):
+            raise UsageError(f"labels are {labels!r:.60}: give a mapping of names to texts")
         changes = tuple(m.LabelChange(name, text) for name, text in labels.items())
         if not changes:
             raise UsageError("no label is given: `labels` reads them")

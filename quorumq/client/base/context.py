@@ -16,6 +16,7 @@ import trio
 
 from quorumq.client.base.background import Background
 from quorumq.client.base.history import Calling, History, Settled
+from quorumq.client.base.names import check_texts
 from quorumq.client.base.times import Duration, number_of, timeout_of
 from quorumq.client.transport.nodes import NO_TOPIC, Nodes, Watch, left_of
 from quorumq.core import messages as m
@@ -161,6 +162,7 @@ class Context:
         self, *topics: str, groups: bool = True, timeout: float | None = None
     ) -> m.MetadataReply:
         """Ask for metadata, like `Client.metadata`; without ``groups`` for nodes and topics alone."""
+        check_texts(topics)
         end = self.end(timeout)
         ask = m.Metadata(topics, groups)
         reply = cast("m.MetadataReply", await self.ask(ask, "metadata", timeout, writes=False))

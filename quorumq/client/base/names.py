@@ -23,16 +23,24 @@ def names_of(topics: Sequence[str], group: str) -> tuple[tuple[str, ...], str]:
     Raises:
         UsageError: topics and their dead letters are mixed, or a name is no text.
     """
-    named = topics if isinstance(topics, Iterable) else (topics,)
-    for name in (*named, group):
-        if not isinstance(name, str):
-            raise UsageError(f"{name!r} is no name of a topic or a group: names are text")
+    check_texts((*(topics if isinstance(topics, Iterable) else (topics,)), group))
     dead_topics = [name for name in topics if name.endswith(DEAD_LETTER_TOPIC)]
     if dead_topics and len(dead_topics) < len(topics):
         raise UsageError(
             f"{', '.join(topics)}: topics and dead letters cannot be read together: make a consumer for each"
         )
     return dead_letter_names(tuple(topics), group)
+
+
+def check_texts(names: Iterable[object]) -> None:
+    """Check that names are text.
+
+    Raises:
+        UsageError: one is not.
+    """
+    for name in names:
+        if not isinstance(name, str):
+            raise UsageError(f"{name!r} is no name of a topic or a group: names are text")
 
 
 def source_of(topic: str, group: str) -> tuple[str, str]:

@@ -47,7 +47,7 @@ def seconds_of(name: str, value: Duration, most: float) -> float:
     seconds = number_of(name, value)
     if not 0.0 <= seconds <= most:
         raise UsageError(
-            f"{name} is {seconds:g} s: it must be from 0 to {most:.0f} s ({most / 86400:.0f} days)"
+            f"{name} is {seconds:.12g} s: it must be from 0 to {most:.0f} s ({most / 86400:.0f} days)"
         )
     return seconds
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from types import MappingProxyType
@@ -60,6 +60,17 @@ class NotAllStored(QuorumqError):
         are = plural(stored, f"message to {topic!r} is", f"messages to {topic!r} are")
         text = f"{are} stored, and not all: {reasons}{more}{rest} (counted from 0)"
         return cls(text, ids, errors, untaken)
+
+
+def outgoing_of(messages: Iterable[Outgoing]) -> Iterator[Outgoing]:
+    """Return an iterator over messages.
+
+    Raises:
+        TypeError: they are one payload, whose bytes would be published one by one.
+    """
+    if isinstance(messages, bytes | bytearray | memoryview | str):
+        raise TypeError(f"{messages!r:.60} is one payload: publish_many takes several, `publish` one")
+    return iter(messages)
 
 
 RUN_MESSAGES: Final = 1024

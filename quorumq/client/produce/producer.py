@@ -22,7 +22,7 @@ from quorumq.client.base.message import MessageId, again
 from quorumq.client.base.options import Options, Outgoing
 from quorumq.client.base.times import Duration, positive_of, seconds_of
 from quorumq.client.produce.batches import NO_TIMES, Pending, RecordBatch, Run, message_timeout, times_of
-from quorumq.client.produce.bulk import Bulk
+from quorumq.client.produce.bulk import Bulk, outgoing_of
 from quorumq.client.produce.derived import Made
 from quorumq.client.produce.made import found_name, made_of, rename
 from quorumq.client.produce.outbox import BATCH_BYTES, LOADED_BYTES, Outbox, PartitionQueue
@@ -226,10 +226,11 @@ class Producer:
                 can be reached, no more are taken. It is raised when all that were taken have their outcome.
             Exception: ``messages`` raised it. Those before are stored, or a note at the exception says which are not.
         """
+        outgoing = outgoing_of(messages)
         bulk = await self._bulk(**options)
         try:
             try:
-                await bulk.take(messages)
+                await bulk.take(outgoing)
             except Exception as error:
                 await bulk.end_by(error)
                 raise
