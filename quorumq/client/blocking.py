@@ -28,6 +28,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, 
 from quorumq.client import client as waiting
 from quorumq.client.base import message as delivered
 from quorumq.client.base.entry import by_with
+from quorumq.client.base.hints import hinted
 from quorumq.client.base.message import MessageId, Outcome, Settleable, ids_of
 from quorumq.client.base.options import NewMessage as NewMessage
 from quorumq.client.base.options import Options, Outgoing, refuse
@@ -63,6 +64,7 @@ def _blocking(method: Callable[Concatenate[Any, P], Awaitable[T]]) -> Callable[C
     return update_wrapper(called, method)
 
 
+@hinted
 class Counterpart(Generic[Inner]):
     """Blocking counterpart of ``inner``, an object of `quorumq.client` whose calls run in ``portal``."""
 

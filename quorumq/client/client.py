@@ -26,6 +26,7 @@ from quorumq.client.admin.topics import TopicCalls
 from quorumq.client.base.background import background
 from quorumq.client.base.context import Context
 from quorumq.client.base.entry import by_async_with
+from quorumq.client.base.hints import hinted
 from quorumq.client.base.history import History
 from quorumq.client.base.message import Message, MessageId, ids_of
 from quorumq.client.base.names import names_of
@@ -79,6 +80,7 @@ async def _serve(
         ended.set()
 
 
+@hinted
 class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, CountCalls, ShowCalls, SettleCalls):
     """A connection to a cluster. Made by `connect`, or by `Client.open`.
 

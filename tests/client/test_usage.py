@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import copy
+import pickle
+import re
 import sys
 from array import array
 from collections.abc import Awaitable, Callable
@@ -621,3 +624,31 @@ async def test_a_client_that_needs_the_nodes_gets_no_topics(monkeypatch: pytest.
         await client.context.hold_time_max(None)
         await client.context.default_rf(None)
         assert [(len(reply.nodes), reply.topics) for reply in replies] == [(3, ()), (3, ())]
+
+
+FRONTS: dict[str, Any] = {"trio": trio_client, "aio": aio, "blocking": blocking}
+
+
+@pytest.mark.parametrize("front", FRONTS)
+@pytest.mark.parametrize(
+    ("kind", "name", "here"),
+    [("Message", "body", "payload"), ("Message", "nack", "reject()"), ("Client", "send", "publish()"),
+     ("Client", "subscribe", "consumer(topic, group)"), ("Consumer", "poll", "take()")],
+)  # fmt: skip
+def test_a_call_of_another_queue_is_refused_with_the_one_here(
+    front: str, kind: str, name: str, here: str
+) -> None:
+    cls = getattr(FRONTS[front], kind)
+    with pytest.raises(AttributeError, match=re.escape(f"no attribute {name!r}: here it is {here}")):
+        getattr(cls.__new__(cls), name)
+    assert not hasattr(cls.__new__(cls), "else_where")
+
+
+async def test_a_message_for_another_process_is_refused_with_the_way_to_ack_it_there() -> None:
+    async with jobs(1) as (_, client):
+        (message,) = await client.fetch("jobs", "g", max_wait=1.0)
+        for copied in (pickle.dumps, copy.copy, copy.deepcopy):
+            with pytest.raises(TypeError, match="neither pickled nor copied: send receipt_to_text"):
+                copied(message)
+        with pytest.raises(TypeError, match=r"a Client belongs to its process.* make one in each process"):
+            pickle.dumps(client)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, NamedTuple, Protocol
 
+from quorumq.client.base.hints import hinted
 from quorumq.client.base.times import Duration
 from quorumq.core.values.errors import BadReceipt, QuorumqError, Unanswered, UsageError
 from quorumq.core.values.limits import DEADLINE_SHARE
@@ -237,6 +238,7 @@ class Named(Settleable):
         self.failure = None
 
 
+@hinted
 class Message(Settleable):
     """One delivered message.
 

@@ -12,6 +12,7 @@ from typing import Final, Literal, TypedDict
 
 import trio
 
+from quorumq.client.base.hints import hinted
 from quorumq.client.base.message import Message, Outcome, Settleable, again, deadline_of
 from quorumq.client.base.names import is_dead, names_of
 from quorumq.client.base.times import Duration, number_of, positive_of
@@ -57,6 +58,7 @@ class ConsumerOptions(TypedDict, total=False):
     timeout: float | None
 
 
+@hinted
 class Consumer:
     """A stream of messages of one group. Made by `Client.consumer`; several tasks may share one.
 

@@ -18,6 +18,7 @@ import trio
 
 from quorumq.client.base.background import Crew
 from quorumq.client.base.context import Calls
+from quorumq.client.base.hints import hinted
 from quorumq.client.base.message import MessageId, again
 from quorumq.client.base.options import Options, Outgoing
 from quorumq.client.base.times import Duration, positive_of, seconds_of
@@ -56,6 +57,7 @@ class ProducerOptions(TypedDict, total=False):
     create: bool
 
 
+@hinted
 class Producer:
     """Publisher to one topic. Made by `Client.producer`; several tasks may share one.
 
