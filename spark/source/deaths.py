@@ -177,14 +177,14 @@ class DeathsReader(Reader):
     def _chosen(self, dead: dict[str, Numbers]) -> Numbers:
         """Return the indices of the deaths to show, and note their resolutions."""
         dead["resolution"] = self._resolutions(dead, dead["now"])
-        shown = [at for at, name in enumerate(RESOLUTIONS) if self._shown(name)]
+        shown = [at for at, name in enumerate(RESOLUTIONS) if self.selection.may_be("resolution", name)]
         return np.flatnonzero(np.isin(dead["resolution"], shown))
 
     # ------------------------------------------------------------------ reading
 
     def _scan(self) -> None:
         known = Decoded(self.task.keys)
-        settled = self.options.settled and self._any_settled()
+        settled = self._any_settled()
         most = max((len(opened.plan.segments) for opened in self.open_directories), default=0)
         for back in range(
             most, 0, -1
@@ -292,11 +292,6 @@ class DeathsReader(Reader):
                 outcomes[:, at] = -1
         which = which.reshape(-1)
         return outcomes[(dead["published"] >= borders[which]).astype(np.int64), which]
-
-    def _shown(self, resolution: str) -> bool:
-        return (resolution == "dead" or self.options.settled) and self.selection.may_be(
-            "resolution", resolution
-        )
 
     # ------------------------------------------------------------------ rows
 

@@ -89,7 +89,7 @@ def plan(options: Options, selection: Wanted) -> list[LiveTask]:
             and selection.may_be("group", group.name)
         )
         for number, members in enumerate(topic.replicas):
-            if options.chooses(topic.name, number) and selection.may_be("partition", number):
+            if options.chooses(topic.name) and selection.may_be("partition", number):
                 tasks.append(LiveTask(topic.name, PartitionId(topic.id, number), members, tuple(groups)))
     return tasks
 
@@ -230,7 +230,7 @@ class Looker:
         if part is None:
             return [None] * span.size, Same(None), 0
         crcs = [f"{part.header.crc_of(first + at):08x}" for at in range(span.size)]
-        if not (self.options.bodies and self.out.wants(*CONTENT)):
+        if not self.out.wants(*CONTENT):
             return [None] * span.size, crcs, 0
         if self.unpacked is None or self.unpacked[0] is not part:
             self.unpacked = (part, part.messages())

@@ -119,7 +119,7 @@ def wanted_keys(
         name = registers.name_of(key.topic)
         return (
             (deleted or not registers.is_deleted(key.topic))
-            and options.chooses(name, key.number)
+            and options.chooses(name)
             and selection.may_be("topic", name)
             and selection.may_be("topic_id", key.topic.hex())
             and selection.may_be("partition", key.number)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -14,49 +14,11 @@ from quorumq.core.values.errors import UsageError
 from ..schemas import TABLES
 from .arrow import shown_ms
 
-READ: Final = {
-    "table": ", ".join(TABLES),
-    "data": "offline: data directories of nodes, separated by commas or as a JSON list; `load(path)` means the same",
-    "nodes": "live: `host:port,…` of a running cluster",
-    "path": "the same as `data`",
-    "columns": "only these columns, separated by commas; others are not read",
-    "topic": "only these topics, by name, separated by commas",
-    "partition": "only these partitions, separated by commas",
-    "group": "only these groups, separated by commas",
-    "bodies": "false: key, headers, payload, size and digest are null, and no bodies are read for them (default true)",
-    "verify": "false: bodies are not checked, and count as intact unless they are known to be damaged (default true)",
-    "settled": "false: `deadletters` has only present dead letters (default true: settled ones too, while the journals "
-    "have them)",
-    "onDamage": "fail (default): an unreadable part ends the read; report: it is left out, and `problems` lists it",
-    "since": "offline, of `deadletters`: only those after these `positions` of a run's `summary.json`. Only newer "
-    "segments are read; if a node deleted one, all dead letters that it still has come again",
-    "splitBytes": "bytes of a journal that one Spark task reads (default 67108864)",
-    "buckets": "Spark tasks per topic partition, each with a share of the producer ids (default 1)",
-    "timeout": "live: seconds that a request may take, all attempts together (default 30)",
-}
-"""Options of `read`."""
-
-STREAM: Final = {
-    **{
-        name: READ[name]
-        for name in ["table", "data", "path", "columns", "topic", "partition", "group", "bodies", "onDamage"]
-    },
-    "maxBytesPerTrigger": "most bytes of journals that a micro-batch reads, of all nodes together (default 268435456)",
-    "from": "earliest (default): begin with the existing dead letters; latest: with new ones",
-    "onGap": "fail (default): it ends if a node's journal no longer reaches back to the checkpoint, or is another "
-    "one; reread: all dead letters that this node still has come again, but for those that another node proves known",
-}
-"""Options of `readStream`."""
-
-WRITE: Final = {
-    "nodes": "`host:port,…` of the cluster",
-    "action": "publish (default) or redrive",
-    "topic": "publish: an existing topic",
-    "job": "publish: a name for this write. If a row is written twice under one name, it is published once",
-    "group": "publish: with message ids as `id`, the group that the rows are derived for (default spark)",
-    "timeout": READ["timeout"],
-}
-"""Options of `write`."""
+_BOTH: Final = ("table", "data", "path", "columns", "topic", "group", "onDamage")
+READ: Final = (*_BOTH, "nodes", "verify", "since", "splitBytes", "buckets", "timeout")
+STREAM: Final = (*_BOTH, "maxBytesPerTrigger", "from", "onGap")
+WRITE: Final = ("nodes", "action", "topic", "job", "group", "timeout")
+"""Options of `read`, `readStream` and `write`: docs/spark.md says what each means."""
 
 TIMEOUT_S: Final = 30.0
 SPLIT_BYTES: Final = 64 << 20
@@ -72,11 +34,8 @@ class Options(NamedTuple):
     nodes: tuple[str, ...]
     columns: tuple[str, ...]
     topics: frozenset[str] | None
-    partitions: frozenset[int] | None
     groups: frozenset[str] | None
-    bodies: bool
     verify: bool
-    settled: bool
     report: bool
     split_bytes: int
     buckets: int
@@ -86,10 +45,8 @@ class Options(NamedTuple):
     max_bytes: int
     since: Mapping[str, Mapping[str, Any]] | None
 
-    def chooses(self, topic: str, partition: int) -> bool:
-        return (self.topics is None or topic in self.topics) and (
-            self.partitions is None or partition in self.partitions
-        )
+    def chooses(self, topic: str) -> bool:
+        return self.topics is None or topic in self.topics
 
 
 def names_in(value: str) -> tuple[str, ...]:
@@ -106,7 +63,7 @@ def names_in(value: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
-def known_only(given: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
+def known_only(given: Mapping[str, str], known: Sequence[str]) -> dict[str, str]:
     """Return the options by their own names, given in any case; UsageError for an unknown one."""
     by_lower = {name.lower(): name for name in [*known, "paths"]}
     for name in given:
@@ -142,7 +99,9 @@ def read_options(given: Mapping[str, str], *, stream: bool | None = False) -> Op
     Raises:
         UsageError: one that there is not, a value that cannot be, or not exactly one place to read from.
     """
-    options = known_only(given, {**READ, **STREAM} if stream is None else STREAM if stream else READ)
+    options = known_only(
+        given, tuple(dict.fromkeys(READ + STREAM)) if stream is None else STREAM if stream else READ
+    )
     table = options.get("table", "")
     if table not in TABLES:
         problem = f"there is no table {table!r}" if table else "option table is missing"
@@ -160,20 +119,14 @@ def read_options(given: Mapping[str, str], *, stream: bool | None = False) -> Op
     topics, groups = names_in(options.get("topic", "")), names_in(options.get("group", ""))
     if groups and not any(column.name == "group" for column in TABLES[table]):
         raise UsageError(f"table {table} has no groups: leave out option group")
-    partitions = names_in(options.get("partition", ""))
-    if not all(text.isascii() and text.isdigit() for text in partitions):
-        raise UsageError(f"option partition is {options['partition']!r}: it must be numbers from 0 on")
     return Options(
         table=table,
         data=data,
         nodes=nodes,
         columns=columns,
         topics=frozenset(topics) or None,
-        partitions=frozenset(map(int, partitions)) or None,
         groups=frozenset(groups) or None,
-        bodies=one_of(options, "bodies", "true", "false") == "true",
         verify=one_of(options, "verify", "true", "false") == "true",
-        settled=one_of(options, "settled", "true", "false") == "true",
         report=one_of(options, "onDamage", "fail", "report") == "report",
         split_bytes=int(number(options, "splitBytes", SPLIT_BYTES, 1)),
         buckets=int(number(options, "buckets", 1, 1)),

@@ -135,7 +135,7 @@ class Reader:
         self.selection = selection
         self.out = out
         self.report = reporter(options)
-        self.content = options.bodies and out.wants(*CONTENT)
+        self.content = out.wants(*CONTENT)
         self.open_directories: list[OpenDirectory] = []
         self.registers = task.registers
 

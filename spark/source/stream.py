@@ -353,13 +353,12 @@ class Planner:
 
     def _is_due(self, entry: Entry, node: str) -> bool:
         """Return True if a death in a node's journal counts, is chosen, and was not settled before the stream."""
-        options, registers = self.stream.options, self.registers
-        topic, number = entry.key
+        options, registers, topic = self.stream.options, self.registers, entry.key.topic
         if registers.is_deleted(topic) or not registers.counts_at(entry.key, node):
             return False
         if entry.rank.generation < registers.buried(topic, entry.group):
             return False
-        if not options.chooses(registers.name_of(topic), number):
+        if not options.chooses(registers.name_of(topic)):
             return False
         if options.groups is not None and entry.group not in options.groups:
             return False

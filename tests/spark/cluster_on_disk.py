@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql.datasource import Filter
 
 from quorumq.core.messages import SpanRecord
 from quorumq.core.messages.records import (
@@ -58,10 +59,13 @@ def options_of(table: str, data: Iterable[Path], **more: str) -> Options:
     return read_options({"table": table, "data": ",".join(map(str, data)), **more})
 
 
-def batches_of(table: str, data: Iterable[Path], **more: str) -> Iterator[tuple[int, pa.RecordBatch]]:
+def batches_of(
+    table: str, data: Iterable[Path], filters: Iterable[Filter] = (), **more: str
+) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Yield the batches that Spark would get, task by task."""
     options = options_of(table, data, **more)
     selection = Wanted()
+    selection.push(filters)
     whole = schema(table)
     columns = type(whole)([whole[name] for name in options.columns]) if options.columns else whole
     for at, task in enumerate(offline.plan(options, selection)):
@@ -69,9 +73,11 @@ def batches_of(table: str, data: Iterable[Path], **more: str) -> Iterator[tuple[
             yield at, batch
 
 
-def rows_of(table: str, data: Iterable[Path], **more: str) -> list[dict[str, Any]]:
+def rows_of(
+    table: str, data: Iterable[Path], filters: Iterable[Filter] = (), **more: str
+) -> list[dict[str, Any]]:
     """The rows of a table, read without Spark."""
-    return [row for _, batch in batches_of(table, data, **more) for row in batch.to_pylist()]
+    return [row for _, batch in batches_of(table, data, filters, **more) for row in batch.to_pylist()]
 
 
 class Node:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -56,12 +57,14 @@ def test_the_command_prints_every_column(table: str) -> None:
     ("title", "options"),
     [
         ("Options of read", READ),
-        ("Options of readStream", {name: text for name, text in STREAM.items() if name not in READ}),
+        ("Options of readStream", [name for name in STREAM if name not in READ]),
         ("Options of write", WRITE),
     ],
 )
-def test_the_page_lists_every_option(title: str, options: dict[str, str]) -> None:
-    assert rows_in(title) == [f"| `{name}` | {meaning} |" for name, meaning in options.items()]
+def test_the_page_lists_every_option(title: str, options: Sequence[str]) -> None:
+    named = re.findall(r"^\| `(\w+)` \| .+ \|$", section(title), re.M)
+    assert len(named) == len(rows_in(title))
+    assert sorted(named) == sorted(options)
     if title == "Options of readStream":
         named = set(re.findall("`(\\w+)`", section(title).partition("|")[0]))
         assert named == set(STREAM) & set(READ)

@@ -94,7 +94,6 @@ def test_under_replication_is_a_query(spark: SparkSession, cluster: DiskCluster)
         ({"table": "copies", "data": "a", "colour": "red"}, "there is no option 'colour'"),
         ({"table": "copies", "data": "a", "columns": "id,colour"}, "has no column 'colour'"),
         ({"table": "copies", "data": "a", "group": "g"}, "has no groups"),
-        ({"table": "copies", "data": "a", "partition": "-1"}, "must be numbers"),
         ({"table": "copies", "data": "a", "onDamage": "ignore"}, "must be fail or report"),
         ({"table": "copies", "data": "[1"}, "begins like a JSON list"),
     ],

@@ -145,7 +145,8 @@ def test_the_tables_are_what_a_naive_account_says(tmp_path: Path, seed: int) -> 
         check_dead_letters(cluster, rows_of("deadletters", cluster.data, **more))
         assert rows_of("problems", cluster.data, **more) == []
         only = [row for row in rows_of("deadletters", cluster.data, **more) if row["resolution"] == "dead"]
-        assert by_name(rows_of("deadletters", cluster.data, settled="false", **more)) == by_name(only)
+        dead = rows_of("deadletters", cluster.data, filters=[EqualTo(("resolution",), "dead")], **more)
+        assert by_name(dead) == by_name(only)
     cluster.close()
     check_messages(cluster, rows_of("messages", cluster.data))
 
@@ -284,7 +285,6 @@ def test_bodies_are_not_read_where_they_are_not_wanted(tmp_path: Path) -> None:
     rows_of("messages", cluster.data, columns="id,replicas", verify="false")
     rows_of("copies", cluster.data, columns="id,intact", verify="false")
     rows_of("deadletters", cluster.data, columns="id,message,replicas")
-    rows_of("deadletters", cluster.data, bodies="false")
     for columns in ("id,payload", "id,replicas"):
         with pytest.raises(StorageError, match="onDamage"):
             rows_of("messages", cluster.data, columns=columns)
