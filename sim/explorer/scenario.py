@@ -102,6 +102,7 @@ class Scenario:
     rf: int = 3  # the topic's replication factor
     # Nodes that have the message at the start (it is durable there); empty: every replica.
     stored_on: tuple[NodeId, ...] = ()
+    unaware: tuple[NodeId, ...] = ()  # nodes that have not heard of the topic at the start
     coordinators: tuple[NodeId, ...] = ()  # through which nodes FETCHes come; empty: every replica
     # Through which nodes the client settles (ACK, REJECT, EXTEND, LEAVE, REDRIVE); empty: every node.
     via: tuple[NodeId, ...] = ()

@@ -32,7 +32,9 @@ class Traffic:
         self.to: list[int] = []
         self.fetching: dict[int, int] = {}
         self.lost = NOT_SENT if scenario.budget.comparisons else (*NOT_SENT, m.SyncDigests)
-        if scenario.operators:  # a move is adopted as its coordinator says
+        if (
+            scenario.operators or scenario.unaware
+        ):  # a move is adopted, or a topic made, as a coordinator says
             self.lost = tuple(kind for kind in self.lost if kind is not m.PutTopic)
         if not scenario.has_work:
             self.lost = NOT_SENT_OF_OPERATORS

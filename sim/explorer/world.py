@@ -190,7 +190,10 @@ class World:
                 continue
             locals_[a], locals_[b] = linked[0].local, linked[1].local
         if scenario.has_work:
+            before = tuple(locals_)
             self._first_topic(locals_, now)
+            for index in map(scenario.index.__getitem__, scenario.unaware):
+                locals_[index] = before[index]
         else:
             self.members = scenario.nodes
             if scenario.operators[0][0] != "create":

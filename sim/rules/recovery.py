@@ -9,7 +9,7 @@ from quorumq.core.cluster.peers import Peers
 from quorumq.core.cluster.state import GrantTimer, NodeConfig
 from quorumq.core.messages import Hello
 from quorumq.core.messages.effects import Effect, Persist
-from quorumq.core.messages.records import Reclaimed, TrustLost
+from quorumq.core.messages.records import Reclaimed, TopicPut, TrustLost
 from quorumq.core.partition import fate
 from quorumq.core.partition.closing import Closing
 from quorumq.core.partition.fate import Fate, RuleContext
@@ -213,17 +213,29 @@ RULES: tuple[Rule, ...] = (
         ((Replica, "in_quarantine", in_quarantine_at_even_starts),),
     ),
     Rule(
-        "quarantine-of-known-topics",
-        "a replica is out of quarantine at once only if no record of the journal had its topic",
-        ((Context, "is_new_topic", lambda self, before: True),),
-        test="test_recovery::test_a_topic_of_before_with_one_replica_waits_though_its_register_changes",
-    ),
-    Rule(
-        "quarantine-of-sets",
-        "nor if its set has others",
-        ((Context, "is_alone", lambda self, replica: True),),
+        "votes-wait-for-the-topic",
+        "a vote waits for the topic's record, without which a start has no quarantine",
+        ((Context, "put_register", lambda self, merged, before: [Persist((TopicPut(merged),))]),),
+        off="it is sent at once",
+        scenario=Scenario(
+            "unheard-topic",
+            "a delivery by the word of a replica that has just heard of the topic, and crashes, and a second attempt",
+            budget=Budget(restarts=1),
+            stored_on=(A, C),
+            unaware=(B,),
+            coordinators=(A, C),
+            restart_nodes=(B,),
+            give_up=False,
+            unsynced=True,
+            script=(
+                ("fetch", A),
+                *answered("Hold", "HoldReply", A, B),
+                ("deliver", "PutTopic", A, B),
+                ("deliver", "Hold", A, B),
+            ),
+        ),
+        hunted=True,
         survives="a replica that grants and crashes before its topic's record is durable",
-        test="test_recovery::test_a_replica_that_granted_before_its_topic_was_durable_waits",
     ),
     Rule(
         "recovery-keeps-union",

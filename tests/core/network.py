@@ -43,6 +43,40 @@ def deaf_to_registers(cluster: Cluster, name: str) -> None:
     cluster.drop = lambda sender, to, message: to == name and isinstance(message, m.PutGroup | m.SyncTopics)
 
 
+class SlowDisk:
+    """Journal of one node of a cluster whose records become durable by `sync` alone, from now on."""
+
+    needs_sync = True
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        self.driver = cluster.drivers[name]
+        self.records = cluster.journals[name]
+        self.written = self.durable = 0
+        self.synced = len(self.records)
+        self.driver.journal = self  # type: ignore[assignment]
+
+    @property
+    def position(self) -> int:
+        return len(self.records)
+
+    def append(self, records: tuple[JournalRecord, ...]) -> int:
+        self.records += records
+        self.written += bool(records)
+        return self.written
+
+    def begin_sync(self, here: bool) -> None:
+        pass
+
+    def sync(self) -> None:
+        self.durable, self.synced = self.written, len(self.records)
+        self.driver.synced()
+        self.driver.feed()
+
+    def lose(self) -> None:
+        """Lose what is not durable: the node is about to be killed."""
+        del self.records[self.synced :]
+
+
 def wipe(cluster: Cluster, names: str, seconds: float = 0.0, *, kept: Sequence[JournalRecord] = ()) -> None:
     """Kill nodes, named by one character each, start them with empty journals or the records ``kept``, and wait."""
     for name in names:

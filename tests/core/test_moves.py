@@ -9,7 +9,6 @@ import pytest
 from quorumq.core import messages as m
 from quorumq.core.cluster.state import NodeConfig
 from quorumq.core.messages.effects import MovesLimited, Send, Unsent
-from quorumq.core.messages.records import JournalRecord
 from quorumq.core.partition.batches import Batches
 from quorumq.core.partition.giving import Giving
 from quorumq.core.partition.hold_recovery import RELEASES_MAX, HoldRecovery
@@ -18,7 +17,7 @@ from quorumq.core.requests import sources
 from quorumq.core.values.errors import Code
 from quorumq.core.values.types import Now, Owner, PartitionId, ProducerId, Span, Stamp, Topic
 from tests.core.cluster import Cluster
-from tests.core.network import wipe
+from tests.core.network import SlowDisk, wipe
 from tests.core.steps import check_failed
 
 ME = ProducerId("x", 1, 1, 1)
@@ -193,35 +192,6 @@ def test_a_node_that_missed_a_move_learns_of_it_from_a_reply() -> None:
     assert isinstance(first, m.PublishReply) or first.code == "outcome-unknown"  # type: ignore[union-attr]
     assert cluster.nodes[late].topics[topic.id].layout_number == 2
     cluster.ask(late, m.Publish(cluster.batch(topic, ME, 0, [b"x"])), of=m.PublishReply)
-
-
-class SlowDisk:
-    """Journal of one node of a cluster whose records become durable by `sync` alone."""
-
-    needs_sync = True
-
-    def __init__(self, cluster: Cluster, name: str) -> None:
-        self.driver = cluster.drivers[name]
-        self.records = cluster.journals[name]
-        self.written = self.durable = 0
-        self.driver.journal = self  # type: ignore[assignment]
-
-    @property
-    def position(self) -> int:
-        return len(self.records)
-
-    def append(self, records: tuple[JournalRecord, ...]) -> int:
-        self.records += records
-        self.written += bool(records)
-        return self.written
-
-    def begin_sync(self, here: bool) -> None:
-        pass
-
-    def sync(self) -> None:
-        self.durable = self.written
-        self.driver.synced()
-        self.driver.feed()
 
 
 @pytest.mark.parametrize("through", ["new", "stays"])

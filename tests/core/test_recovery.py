@@ -7,15 +7,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorumq.core import messages as m
-from quorumq.core.messages.records import CleanStopped, Reserved
+from quorumq.core.messages.records import CleanStopped, TopicPut, Trusted, TrustLost
 from quorumq.core.partition import hold_recovery
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.lease import FREE, NO_OWNER, Held
 from quorumq.core.values.types import Incarnation, Owner, ProducerId, Span, Stamp
 from tests.core.cluster import Cluster
 from tests.core.holding import Holding
-from tests.core.network import hand_over
-from tests.core.steps import fetch, opened, outcomes, published, receipts, rewind, with_messages, with_session
+from tests.core.network import SlowDisk, hand_over
+from tests.core.steps import (
+    created,
+    fetch,
+    opened,
+    outcomes,
+    published,
+    receipts,
+    rewind,
+    with_messages,
+    with_session,
+)
 
 
 def left(cluster: Cluster, node: str) -> float:
@@ -313,24 +323,21 @@ def test_a_node_serves_what_is_out_of_quarantine_and_passes_the_rest_on() -> Non
 
 
 def test_a_replica_that_comes_into_being_in_quarantine_asks_too() -> None:
-    cluster = with_messages(1)
-    register = cluster.nodes["a"].topics
+    cluster, topic, _ = with_session(1)
     cluster.kill("b")
-    # As many records as were reported to peers, without these two.
+    # As many records as were reported to peers, and a resync that did not bring the topic.
     cluster.journals["b"][:] = [
-        Reserved(0) if type(record).__name__ in ("TopicPut", "GroupPut") else record
-        for record in cluster.journals["b"]
+        TrustLost(1, "") if isinstance(it, TopicPut) else it for it in cluster.journals["b"]
     ]
+    cluster.journals["b"].append(Trusted())
     cluster.drop = lambda sender, to, message: isinstance(message, m.SyncTopics)
     cluster.start("b")
     core = cluster.nodes["b"]
     assert not core.replicas
-    cluster.hear_all()
-    effects = core.context.take_in_topic(next(iter(register.values())), cluster.now)
-    (replica,) = core.replicas.values()
-    assert replica.in_quarantine(cluster.now)
-    cluster.carry_out("b", effects)
-    cluster.run()
+    cluster.drop = lambda sender, to, message: isinstance(message, m.SyncTopics | m.HoldsReply)
+    hand_over(cluster, "a", "b", m.PutTopic(0, topic))
+    assert left(cluster, "b") == pytest.approx(61.2)
+    cluster.hear_all(0.2)
     assert left(cluster, "b") == 0.0
 
 
@@ -476,13 +483,21 @@ def test_a_partition_in_quarantine_does_not_keep_a_fetch_from_the_next_one() -> 
 # ------------------------------------------------------------------- topics that are new in a start
 
 
-def test_a_new_topic_with_one_replica_is_delivered_at_once_after_a_crash() -> None:
+@pytest.mark.parametrize("rf", [1, 3])
+def test_a_new_topic_is_delivered_at_once_after_a_crash(rf: int) -> None:
     cluster = Cluster(hold_time_max=10.0)
     cluster.crash("abc")
-    topic, _ = published(cluster, 1, rf=1)
-    (owner,) = topic.replicas[0]
-    assert left(cluster, owner) == 0.0
-    assert receipts(cluster.ask(owner, fetch()))
+    topic, _ = published(cluster, 1, rf=rf)
+    assert receipts(cluster.ask(topic.replicas[0][0], fetch()))
+
+
+def test_new_partitions_of_a_topic_are_delivered_at_once_after_a_crash() -> None:
+    cluster, topic, producer_id = with_session(1, hold_time_max=10.0)
+    cluster.crash("abc")
+    cluster.ask("a", m.AlterTopic("jobs", partitions=2), of=m.TopicReply)
+    batch = cluster.batch(topic, producer_id, 0, [b"x"], partition=1)
+    cluster.ask("a", m.Publish(batch), of=m.PublishReply)
+    assert receipts(cluster.ask("a", fetch()))
 
 
 def test_a_topic_of_before_with_one_replica_waits_though_its_register_changes() -> None:
@@ -494,18 +509,70 @@ def test_a_topic_of_before_with_one_replica_waits_though_its_register_changes() 
     assert not any(delivered(cluster, owner)), "two live deliveries"
 
 
-def test_a_replica_that_granted_before_its_topic_was_durable_waits() -> None:
-    """In its second start b has never heard of the topic, and c, which was not asked, finds it in no hold."""
+def with_record_at_disk() -> tuple[Cluster, SlowDisk]:
+    """A message whose topic b learns of while c is not heard: its record is on the way to b's disk."""
     cluster = Cluster(hold_time_max=10.0)
     cluster.drop = lambda sender, to, message: to == "b" and isinstance(message, m.PutTopic | m.SyncTopics)
     topic, _ = published(cluster, 1)
-    synced = len(cluster.journals["b"])
+    created(cluster, "a")
+    disk = SlowDisk(cluster, "b")
     cluster.drop = lambda sender, to, message: "c" in (sender, to)
     hand_over(cluster, "a", "b", m.PutTopic(0, topic))
-    assert receipts(cluster.ask("a", fetch(hold_time=10.0))), "by the votes of a and b"
+    return cluster, disk
+
+
+def test_a_vote_waits_for_the_record_of_its_topic() -> None:
+    cluster, disk = with_record_at_disk()
+    key = cluster.submit("a", fetch(hold_time=10.0))
+    cluster.run()
+    assert view_of(cluster, "b").held_count, "granted"
+    assert key not in cluster.replies
+    disk.sync()
+    cluster.run()
+    assert receipts(cluster.replies[key]), "by the votes of a and b"
+    later = cluster.ask("a", m.ExtendRequest(receipts(cluster.replies[key]), 10.0, cluster.time))
+    assert outcomes(later) == ["ok"], "without the disk"
+
+
+def test_an_extension_waits_for_the_record_of_its_topic() -> None:
+    cluster, disk = with_record_at_disk()
+    cluster.hear_all()
+    got = receipts(cluster.ask("a", fetch(hold_time=5.0)))
+    assert view_of(cluster, "b").held_count, "granted"
+    cluster.drop = lambda sender, to, message: "c" in (sender, to)
+    key = cluster.submit("a", m.ExtendRequest(got, 10.0, cluster.time))
+    cluster.run()
+    assert key not in cluster.replies
+    disk.sync()
+    cluster.run()
+    assert outcomes(cluster.replies[key]) == ["ok"]
+
+
+def test_a_replica_without_the_record_of_its_topic_has_voted_for_nothing() -> None:
+    cluster, disk = with_record_at_disk()
+    key = cluster.submit("a", fetch(hold_time=10.0))
+    cluster.run()
+    assert key not in cluster.replies
+    disk.lose()
     cluster.kill("ab")
-    del cluster.journals["b"][synced:]
     cluster.hear_all()
     cluster.start("b")
     assert cluster.nodes["b"].replicas, "c has told it of the topic"
-    assert not any(delivered(cluster, "c")), "two live deliveries"
+    assert any(delivered(cluster, "c")), "no delivery is live"
+
+
+def test_a_piggybacked_vote_waits_with_stored() -> None:
+    cluster, disk = with_record_at_disk()
+    topic = cluster.nodes["a"].topic_named("jobs")
+    assert topic is not None
+    cluster.hear_all()
+    assert receipts(cluster.ask("a", fetch(hold_time=10.0)))
+    cluster.drop = lambda sender, to, message: "c" in (sender, to)
+    waits = cluster.submit("a", fetch(wait=1.0))
+    cluster.submit("a", m.Publish(cluster.batch(topic, PRODUCER_ID, 0, [b"y"])))
+    cluster.run()
+    assert view_of(cluster, "b").held_count == 2, "granted"
+    assert waits not in cluster.replies
+    disk.sync()
+    cluster.run()
+    assert receipts(cluster.replies[waits])

@@ -39,6 +39,7 @@ BROKEN = {
     "raise-holds-of-the-set-before": "G2",
     "quarantine": "G2",
     "quarantine-coordinator": "G2",
+    "votes-wait-for-the-topic": "G2",
     "piggyback-is-voted-on": "G2",
     "piggyback-is-durable": "G1",
     "piggyback-not-where-refused": "piggyback",

@@ -172,7 +172,10 @@ class NodeState:
     trusted: bool
     quarantine_until: float
     once_lost: bool = False  # True if the directory lost trust in an earlier start
-    knew_topics: bool = False  # True if this start found in its journal each topic that was ever durable here
+    knows_topics: bool = False  # True once each topic is known here that was ever durable in this directory
+    # Registers whose new partitions have a replica here, and those of them that are durable.
+    registers_put: int = 0
+    registers_durable: int = 0
     joins: bool = False  # True if the node was added, and no start of it was trusted before this one
     uncertain_until: float = float("-inf")  # until then it may not know how old these batches are:
     uncertain_below: int = 0  # the number above theirs

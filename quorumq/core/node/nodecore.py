@@ -46,7 +46,7 @@ from quorumq.core.requests.context import Context, Costly
 from quorumq.core.requests.finding import tell_registers
 from quorumq.core.requests.labels import compare_labels, put_labels, send_differing
 from quorumq.core.requests.leaving import end_requests
-from quorumq.core.requests.placing import TOKEN_COMPLETED, Asked, drop_batches
+from quorumq.core.requests.placing import TOKEN_COMPLETED, TOKEN_TOPIC, Asked, drop_batches
 from quorumq.core.requests.proposing import vote
 from quorumq.core.requests.publish import store_published
 from quorumq.core.requests.waking import wake, wake_newly_ready
@@ -356,6 +356,9 @@ class NodeCore:
 
     def _on_durable(self, token: int, now: Now) -> list[e.Effect]:
         if token == TOKEN_POSITION:
+            return []
+        if token == TOKEN_TOPIC:
+            self.state.registers_durable += 1
             return []
         if token == TOKEN_STARTED:
             self.started = True

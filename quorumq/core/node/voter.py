@@ -82,14 +82,19 @@ class Voter:
                 if message.released:
                     effects.append(Send(sender, m.ReleaseReply(message.released)))
                 effects.append(Send(sender, reply))
-                return effects
+                return (
+                    effects
+                    if replica.registered_by <= self.context.state.registers_durable
+                    else late(effects)
+                )
             case m.Extend():
                 extended, effects = replica.on_extend(message, now)
                 records = [
                     record for effect in effects if isinstance(effect, Persist) for record in effect.records
                 ]
                 said = Send(sender, extended)
-                return [Persist(tuple(records), (said,))] if effects else [said]
+                later = bool(effects) or replica.registered_by > self.context.state.registers_durable
+                return [Persist(tuple(records), (said,))] if later else [said]
             case m.Ack():
                 return replica.on_ack(sender, message, now)
             case m.Reject():
@@ -185,7 +190,8 @@ class Voter:
         reason."""
         if refused:
             return m.refusal(hold, refused), []
-        *effects, answer = self.on_request(sender, incarnation, hold, now)
+        *effects, last = self.on_request(sender, incarnation, hold, now)
+        answer = last.then[0] if isinstance(last, Persist) else last  # STORED waits, too
         assert isinstance(answer, Send)
         assert isinstance(answer.message, m.HoldReply)
         return answer.message, effects
@@ -222,3 +228,13 @@ class Voter:
             replica = self.context.replicas.get(partition) or self.context.sources.get(partition)
             if replica is not None:
                 replica.storing.on_durable(number, now)
+
+
+def late(effects: list[Effect]) -> list[Effect]:
+    """Have the last effect, a vote about holds, wait until the topic's record is durable.
+
+    Why: no journal has holds, and a start that finds no record of a topic has no quarantine in it.
+    """
+    *others, vote = effects
+    assert isinstance(vote, Send)
+    return [*others, Persist((), (vote,))]

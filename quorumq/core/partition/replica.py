@@ -78,12 +78,13 @@ class Replica:
         survivors: the nodes that an operator has declared to be all that is left, since the slot is new here.
         release: question of a source to the slots of the set, or of a slot to learners; None if there is none yet.
         is_trusted: all promises of the slot are known here, so far as the directory is trusted.
+        registered_by: count of durable registers (`NodeState`) at which the topic's record of this partition is one.
     """
 
     __slots__ = (
         "batches", "choice", "closing", "epoch", "former", "is_trusted", "learning", "learns", "members", "node",
-        "partition", "placement", "quarantine_until", "recall", "reclaim", "release", "since", "storing", "survivors",
-        "sync", "tellers", "topic", "trusted_since", "unanswered", "views",
+        "partition", "placement", "quarantine_until", "recall", "reclaim", "registered_by", "release", "since",
+        "storing", "survivors", "sync", "tellers", "topic", "trusted_since", "unanswered", "views",
     )  # fmt: skip
 
     def __init__(self, node: NodeState, topic: Topic, partition: PartitionId) -> None:
@@ -99,7 +100,9 @@ class Replica:
         self.storing = Storing(self.closing)
         self.learning = Learning(self.batches, self.views)
         self.recall = Recall(self.closing)
-        self.quarantine_until = node.quarantine_until
+        # Votes wait for the topic's record: no earlier start has voted in a partition that no record had.
+        self.quarantine_until = 0.0 if node.knows_topics else node.quarantine_until
+        self.registered_by = node.registers_put
         self.trusted_since = 0
         self.former: tuple[NodeId, ...] = ()
         self.epoch = 0

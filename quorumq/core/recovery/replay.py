@@ -194,7 +194,6 @@ class Replay:
             # link: only the number says that it answers a question of the old start. So no two starts use one number.
             round_count=incarnation.n << 32,
             once_lost=self.trust.was_lost,
-            knew_topics=trusted and not self.trust.was_lost,
             joins=self.trust.resync is not None and self.trust.resync.is_first,
             voter_since=self.slots.get(VOTERS, 0),
         )
@@ -248,6 +247,7 @@ class Replay:
             restore(context, self.stop, now)
         for replica in replicas.values():
             replica.views.refresh_all(now)
+        context.state.knows_topics = context.state.trusted and not context.state.once_lost
 
     def _note_clocks(self, state: NodeState, now: Now) -> None:
         """Note how far the time of day has moved, and whether ages go by it that may be wrong.

@@ -18,7 +18,7 @@ from quorumq.core.cluster.peers import Peers
 from quorumq.core.cluster.rounds import Round
 from quorumq.core.cluster.state import NodeConfig, Timer
 from quorumq.core.messages.effects import Again, Effect, Persist, Send
-from quorumq.core.messages.records import ClusterPut, GroupPut, TopicPut
+from quorumq.core.messages.records import ClusterPut, GroupPut
 from quorumq.core.partition.giving import Giving
 from quorumq.core.partition.replica import Replica
 from quorumq.core.requests.deliveries import released_of
@@ -359,17 +359,17 @@ class Context(Placing):
         if merged is None:
             return []
         self.state.clock.merge(topic.stamp.time)
-        effects: list[Effect] = [Persist((TopicPut(merged),))]
         if not merged.deleted and merged.layout != (ours.layout if ours is not None else None):
             self.peer_groups.discard(topic.id)
             effects = self.put_layout(merged)
             effects += self.end_rounds(ours, merged, now) if ours is not None else []
+        else:
+            effects = self.put_register(merged, ours)
         there = before if before is not None and not before.deleted else merged
         for over in dict.fromkeys((there, merged)):
             if self.catalogue.is_deleted(over.id):
                 effects += self.end_topic(over, now)
         effects += self.make_replicas((merged,), now)
-        self.spare_quarantine(merged, ours, now)
         return effects + pack_deleted(self.state)
 
     def make_replicas(self, topics: Iterable[Topic], now: Now) -> list[Effect]:

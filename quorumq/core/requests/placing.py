@@ -45,6 +45,9 @@ ADOPTED_KEPT: Final = 256
 TOKEN_COMPLETED: Final = -(1 << 61)
 """Tokens from here up to half of it name completions."""
 
+TOKEN_TOPIC: Final = -5
+"""Token of the oldest register with new partitions that is not known to be durable: they are written in order."""
+
 
 class Joined(NamedTuple):
     """All that was promised from a slot is here: the replica may vote in it, above ``min_ballot``."""
@@ -118,6 +121,16 @@ class Placing:
         self.writes += 1
         self.completions[self.writes] = action
         return Done(TOKEN_COMPLETED + self.writes)
+
+    def put_register(self, merged: Topic, before: Topic | None) -> list[Effect]:
+        """Write a register. The votes in partitions that are new in it count once it is durable.
+
+        Args:
+            before: the register as it was here; None if there was none.
+        """
+        new = not merged.deleted and merged.partitions > (before.partitions if before is not None else 0)
+        self.state.registers_put += new
+        return [Persist((TopicPut(merged),), (Done(TOKEN_TOPIC),) if new else ())]
 
     def put_layout(self, merged: Topic) -> list[Effect]:
         """Have the register's layout adopted here once it is durable.
@@ -208,30 +221,6 @@ class Placing:
         first = ReplicaSlot(self.state.me, FIRST_LAYOUT) in placement.before and not self.state.once_lost
         replica.trust_slot(self.slots.get(partition, FIRST_LAYOUT if first else 0))
         return True
-
-    def spare_quarantine(self, topic: Topic, before: Topic | None, now: Now) -> None:
-        """End the quarantine of replicas that are alone in their sets, if no earlier start can have voted in them.
-
-        Args:
-            topic: a register that was just taken in.
-            before: the topic's register as it was here; None if there was none.
-        """
-        for number in range(topic.partitions) if self.is_new_topic(before) else ():
-            replica = self.replicas.get(PartitionId(topic.id, number))
-            if replica is not None and self.is_alone(replica):
-                replica.end_quarantine([], now)
-
-    def is_new_topic(self, before: Topic | None) -> bool:
-        """Return True if this start found no record of the topic, and would have found one that was ever durable."""
-        return before is None and self.state.knew_topics
-
-    def is_alone(self, replica: Replica) -> bool:
-        """Return True if the replica's node has been the whole set since the topic was made.
-
-        Why: a delivery that it voted for had its batch on the disk here, behind the topic's record. In a larger set it
-        grants holds of messages that are elsewhere, before that record is durable.
-        """
-        return replica.placement is None and replica.members == (self.state.me,)
 
     def join_soon(self, now: Now) -> None:
         """Ask in this step for the promises of slots that are new here, if there are any, and again after a pause."""
