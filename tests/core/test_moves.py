@@ -214,6 +214,20 @@ def test_a_publish_waits_for_the_disk_of_a_node_that_adopts(through: str) -> Non
     assert isinstance(cluster.replies[key], m.PublishReply)
 
 
+def test_a_new_slot_asks_for_payload_at_once_though_an_answer_comes_while_its_disk_is_slow() -> None:
+    cluster, topic, members, others = made()
+    assert isinstance(publish(cluster, members[0], topic, 0), m.PublishReply)
+    disk = SlowDisk(cluster, others[0])
+    cluster.submit(members[1], m.MovePartition("jobs", 0, members[0], others[0]))
+    for _ in range(4):
+        cluster.run()
+        disk.sync()
+    cluster.run()
+    there = cluster.nodes[others[0]].replicas[PartitionId(topic.id, 0)]
+    assert there.is_trusted
+    assert there.batches.present.messages == 3
+
+
 @pytest.mark.parametrize("waits", [True, False])
 def test_a_publish_to_a_slot_that_does_not_vote_yet_is_answered_at_once(waits: bool) -> None:
     """The only slot is new: the client is to ask again, and not to wait for the timeout."""

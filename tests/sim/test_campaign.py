@@ -62,7 +62,7 @@ def waits_for_other_sub_fetches(
 @pytest.mark.parametrize(
     ("seed", "owner", "name", "plant"),
     [
-        (33, Batches, "_is_overdue", pulls_after_the_grace),
+        (1110, Batches, "_is_overdue", pulls_after_the_grace),
         (46, Voter, "_refuse_untrusted", lambda *args: []),
         (241, Placing, "wait_to_adopt", lambda *args: []),
         (1009, SplitCoordinator, "_go_on", waits_for_other_sub_fetches),

@@ -257,7 +257,6 @@ class Trust:
         for replica in context.replicas.values():
             replica.trust_slot(self.joined.get(replica.partition, 0))
             replica.quarantine_until = until
-            replica.sync.pulling_until = 0.0
             for view in replica.views.with_holds():
                 view.min_ballot = max(view.min_ballot, clock.min_ballot)
             context.hold_recovery.want(replica, now)
