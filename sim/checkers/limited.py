@@ -2,11 +2,13 @@
 
 Each message that a client gets took its tokens between its FETCH and its delivery. So the messages whose FETCHes and
 deliveries all lie in one window are counted against the tokens that all nodes together can have had in it. A limit is
-certain from its OK until another one, or a deletion of the group, is sent. One with an unknown outcome may yet come.
+certain from its OK until another one, or a deletion of the group, is sent. If two were under way together, their order
+is not known. One with an unknown outcome may yet come.
 """
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from quorumq.history import Row
@@ -35,7 +37,10 @@ class LimitedGroups(Checker):
     def __init__(self) -> None:
         super().__init__()
         self.standing: dict[str, Standing] = {}
-        self.open: dict[str, dict[tuple[str, int], None]] = {}  # requests that may yet change the limit
+        self.open: dict[
+            str, dict[tuple[str, int], float]
+        ] = {}  # requests that may yet change the limit, and when sent
+        self.changed: dict[str, float] = {}  # time of the last OK
         self.over: dict[str, None] = {}  # groups that were deleted once
         self.nodes: dict[str, None] = {}
 
@@ -47,12 +52,14 @@ class LimitedGroups(Checker):
         waiting = self.open.setdefault(group, {})
         if row["outcome"] == "invoke":
             self.count(group)
-            waiting[op] = None
+            waiting[op] = row["at"]
         elif row["outcome"] in ("ok", "fail"):
-            waiting.pop(op, None)
-            alone = not waiting and group not in self.over
-            if row["outcome"] == "ok" and row["per_second"] and alone:
-                self.standing[group] = Standing(row["at"], row["per_second"], row["burst"], [])
+            sent = waiting.pop(op, -math.inf)
+            alone = not waiting and group not in self.over and self.changed.get(group, -math.inf) < sent
+            if row["outcome"] == "ok":
+                self.changed[group] = row["at"]
+                if row["per_second"] and alone:
+                    self.standing[group] = Standing(row["at"], row["per_second"], row["burst"], [])
 
     def on_delete_group(self, row: Row) -> None:
         self.count(row["group"])

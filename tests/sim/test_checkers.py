@@ -868,15 +868,26 @@ def test_a_topic_created_again_is_another_topic() -> None:
 # ---------------------------------------------------------------------- limited groups
 
 
-def limited(*limits: tuple[float, str], count: int = 30, seconds: float = 1.0) -> list[str]:
-    """Return the broken promises of three nodes with limits and their outcomes, and then deliveries."""
+def limited(
+    *limits: tuple[float, str], count: int = 30, seconds: float = 1.0, inside: float | None = None
+) -> list[str]:
+    """Return the broken promises of three nodes with limits and their outcomes, and then deliveries.
+
+    Args:
+        inside: messages a second of a limit that was asked for and set while the first one was under way.
+    """
     story = Story().publish(stop=count)
     for node in "abc":
         story.add(f"node:{node}", "start", incarnation=1)
     for op, (per_second, outcome) in enumerate(limits):
         base = {"topic": "t", "group": "g", "op": op, "per_second": per_second, "burst": 1}
         story.add("client:op", "limit_group", outcome="invoke", **base)
-        story.add("client:op", "limit_group", outcome=outcome, **base)
+        if inside is not None and not op:
+            for each in ("invoke", "ok"):
+                story.at += 0.01
+                story.add("client:op2", "limit_group", outcome=each, **{**base, "per_second": inside})
+        story.add("client:op", "limit_group", story.at + 0.01, outcome=outcome, **base)
+        story.at += 0.01
     story.at += 1.0
     for at in range(count):
         story.deliver(at + 1, start=at, stop=at + 1, at=story.at + seconds / count, ago=0.001)
@@ -891,6 +902,8 @@ def test_a_limited_group_gets_no_more_than_all_tokens_of_its_nodes() -> None:
     assert limited((2.0, "ok"), (0.0, "unknown")) == [], "the limit may have ended"
     assert limited((2.0, "unknown"), (2.0, "ok")) == [], "the first one may come later"
     assert limited((2.0, "ok"), (9.0, "fail"), (2.0, "ok")) == ["limited groups"]
+    assert limited((2.0, "ok"), inside=0.0) == [], "the second one may have come about last"
+    assert limited((2.0, "ok"), (2.0, "ok"), inside=0.0) == ["limited groups"]
 
 
 # ---------------------------------------------------------------------- creations stand
