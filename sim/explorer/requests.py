@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from quorumq.core import messages as m
 from quorumq.core.values.deadnames import DEAD_SUFFIX
-from quorumq.core.values.types import Death, Kind, Now, PartitionId, ProducerId, Receipt, Record, Span
+from quorumq.core.values.types import (
+    STAMP_ZERO,
+    Death,
+    Kind,
+    Now,
+    PartitionId,
+    ProducerId,
+    Receipt,
+    Record,
+    Span,
+)
 from quorumq.wire.batch import Message, build_batch
 from sim.explorer.labels import labels_request
 from sim.explorer.scenario import CLAIM_S, HOLD_S, TICK_S, WALL_MS, ExplorerError, Scenario
@@ -133,6 +143,8 @@ def request(kind: str, receipt: Receipt | None, life: tuple[int, int], now: Now)
             return m.SetGroup(TOPIC, GROUP, "time", WALL_MS + 1, rewind=True)
         case "pause" | "resume":
             return m.PauseGroup(TOPIC, GROUP, kind == "pause")
+        case "late resume":  # as it was made at the beginning
+            return m.PauseGroup(TOPIC, GROUP, False, seen=STAMP_ZERO)
     assert receipt is not None
     items = (m.ReceiptPart(receipt, (receipt.span,)),)
     match kind:

@@ -113,7 +113,8 @@ class Scenario:
     by_id: bool = False  # True if FETCHes name the messages that they are to bring
     wiped_hears: tuple[NodeId, ...] = ()
     # Changes of the group: "rewind" to the earliest message, "skip" to behind it; "unmake", which
-    # deletes it, and "make", which makes it again; "pause" and "resume".
+    # deletes it, and "make", which makes it again; "pause", "resume", and
+    # "late resume", one that was made at the beginning.
     rewind_to: tuple[str, ...] = ("rewind",)
     # See there; empty: every replica. So with dead_via, purge_via and publish_via.
     rewind_via: tuple[NodeId, ...] = ()

@@ -48,6 +48,7 @@ OPERATORS = {
     "make": "CREATE of the group",
     "pause": "PAUSE",
     "resume": "RESUME",
+    "late resume": "RESUME, made at the beginning,",
     "clear": "PURGE of the backlog",
     "beside": "PURGE of another message",
     "forbid": "no FETCH makes a group",

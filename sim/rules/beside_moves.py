@@ -20,7 +20,7 @@ from quorumq.core.values.types import Machines, NodeId, Now, PartitionId, Topic
 from sim.explorer.scenario import NO_FETCH, Budget, Scenario
 from sim.rules.moves import QUARANTINE_OVER, adopt, asked, joined, moving, told
 from sim.rules.rule import Rule
-from sim.rules.scripts import A, B, C, D, E, acked_at, answered, links, ran_out, restarted, won
+from sim.rules.scripts import A, B, C, D, E, acked_at, answered, links, promised, ran_out, restarted, won
 from sim.rules.topics import newer
 
 
@@ -246,14 +246,14 @@ RULES = (
         off="it goes with the newest setting",
         scenario=Scenario(
             "move-alter",
-            "c's slot goes to d, which a and b tell; an ALTER through c, which does not know",
+            "c's slot goes to d, which a and b tell; an ALTER through c, which began before and does not know",
             nodes=(A, B, C, D),
             later=(D,),
             move=(C, D),
             budget=NO_FETCH,
             operators=(("forbid", C),),
             give_up=False,
-            script=(*adopt(A, B, D), *told(D, A, B)),
+            script=(("ask", C, "forbid", 0), *promised(C, A), *adopt(A, B, D), *told(D, A, B)),
         ),
     ),
     Rule(

@@ -13,7 +13,7 @@ from quorumq.core.values.types import Incarnation, NodeId, Now
 from sim.explorer.scenario import Budget
 from sim.rules.decisions import of_operators
 from sim.rules.rule import Rule
-from sim.rules.scripts import A, B, C, answered
+from sim.rules.scripts import A, B, C, D, E, answered
 from sim.rules.stand_ins import after, say_at_once
 
 
@@ -24,6 +24,7 @@ def answer_a_read(self: LabelsCoordinator, context: Context, now: Now) -> list[E
 def read_nothing(self: LabelsCoordinator, context: Context, now: Now) -> list[Effect]:
     if not self.request.changes:
         return self._ask_all(context, (), now)
+    self.stamp = context.state.clock.fresh(now)
     return self._change(context, now)
 
 
@@ -86,19 +87,20 @@ RULES = (
         off="it shows newer ones that the answers to its write bring",
         scenario=of_operators(
             "labels-overtaken",
-            "two changes of a label, the newer one at one node, and two reads",
+            "five nodes: a change that a and d have, a later one at b alone, which answers the first one, and a read",
             ("label", A),
             ("label", C),
-            ("labels", B),
-            ("labels", A),
+            ("labels", E),
+            nodes=(A, B, C, D, E),
             script=(
                 ("ask", A, "label", 0),
-                *ASKED,
+                *answered("PutLabels", "PutLabelsReply", A, B, D),
+                *answered("PutLabels", "PutLabelsReply", A, D),
                 ("ask", C, "label", 1),
-                *answered("PutLabels", "PutLabelsReply", C, B),
-                *answered("PutLabels", "PutLabelsReply", A, C),
-                ("ask", B, "labels", 2),
-                *answered("PutLabels", "PutLabelsReply", B, A),
+                *answered("PutLabels", "PutLabelsReply", C, D, E),
+                ("deliver", "PutLabels", C, B),
+                *answered("PutLabels", "PutLabelsReply", A, B),
+                ("ask", E, "labels", 2),
             ),
         ),
     ),

@@ -19,7 +19,7 @@ from sim.explorer.scenario import Budget, Script
 from sim.rules.creation import propose_ours
 from sim.rules.decisions import of_operators
 from sim.rules.rule import Rule
-from sim.rules.scripts import A, B, C, D, E, answered, links
+from sim.rules.scripts import A, B, C, D, E, answered, links, promised
 
 
 def keeps_no_layout(self: Context, layout: ClusterLayout, now: Now) -> list[Effect]:
@@ -229,6 +229,7 @@ RULES = (
             later=(D, E),
             script=(
                 ("ask", A, "forbid", 0),
+                *promised(A, C),
                 *answered("PutTopic", "PutReply", A, D),
                 ("may", "deliver", "PutTopic", A, E),
                 ("may", "deliver", "PutReply", E, A),

@@ -12,7 +12,7 @@ from quorumq.core.requests.registration import Registration
 from quorumq.core.values.types import Group, Incarnation, NodeId, Now
 from sim.explorer.scenario import Budget, Scenario
 from sim.rules.rule import Rule
-from sim.rules.scripts import A, B, C, D, E, answered, links
+from sim.rules.scripts import A, B, C, D, E, answered, links, promised
 from sim.rules.stand_ins import after, at_a_majority_of_nodes, say_at_once
 
 
@@ -36,6 +36,18 @@ def answer_what_was_written(self: PauseCoordinator, context: Context, topic: byt
     newest = self.known(context)
     assert newest is not None
     return self.finish(context, m.GroupReply(newest))
+
+
+def write_at_once(self: PauseCoordinator, context: Context, now: Now) -> list[Effect]:
+    """Write without a question, as far as this node knows of nothing later."""
+    known = self.known(context)
+    problem, stamp = self.check(context, known), context.state.clock.fresh(now)
+    if problem is not None or known is None or stamp is None:
+        return self.fail_unknown(context)
+    self.stamp = stamp
+    changed = self.with_setting(known, stamp)
+    self.written = self.setting(changed)
+    return context.take_in_group(changed, now) + self.write(context, now)
 
 
 def later_as_a_whole(ours: Group, theirs: Group) -> Group:
@@ -72,28 +84,64 @@ RULES = (
             rewind_to=("pause",),
             rewind_via=(C,),
             give_up=False,
-            script=(("ask", C, "pause"), *answered("PutGroup", "PutReply", C, D)),
+            script=(("ask", C, "pause"), *promised(C, A, B), *answered("PutGroup", "PutReply", C, D)),
         ),
     ),
     Rule(
-        "pause-above-the-answers",
-        "a pause that meets a later resumption is stamped again above that",
+        "settings-above-promises",
+        "a change of settings is OK only at voters that have promised, and know, no later one",
         ((PauseCoordinator, "on_registered", answer_what_was_written),),
         off="it is OK all the same",
         scenario=Scenario(
             "pause-again",
-            "a pause and a resumption through one node; a pause through another that has not heard of them, 1 attempt",
-            budget=Budget(attempts=1, rewinds=3),
-            rewind_to=("pause", "resume"),
-            rewind_via=(A, B),
+            "b promises a resumption through c, whose writes are under way; a pause through a, 1 attempt",
+            budget=Budget(attempts=1, rewinds=2, ticks=1),
+            rewind_to=("late resume", "pause"),
+            rewind_via=(A, C),
             coordinators=(A,),
             give_up=False,
             script=(
-                ("ask", B, "pause"),
-                *answered("PutGroup", "PutReply", B, C),
-                ("ask", B, "resume"),
-                *answered("PutGroup", "PutReply", B, C),
+                ("ask", C, "late resume"),
+                *promised(C, B),
                 ("ask", A, "pause"),
+                *promised(A, B),
+                *answered("PutGroup", "PutReply", A, B),
+            ),
+        ),
+    ),
+    Rule(
+        "settings-as-seen",
+        "a change of settings does nothing to later ones than its client saw",
+        ((PauseCoordinator, "is_overtaken", lambda self, known: False),),
+        off="the last one that comes wins",
+        scenario=Scenario(
+            "pause-late",
+            "a pause, and a resumption that was made before and comes through another node, 1 attempt",
+            budget=Budget(attempts=1, rewinds=2),
+            rewind_to=("pause", "late resume"),
+            rewind_via=(A, C),
+            coordinators=(A,),
+            give_up=False,
+            script=(("ask", A, "pause"), *promised(A, B), *answered("PutGroup", "PutReply", A, B)),
+        ),
+    ),
+    Rule(
+        "settings-are-asked-first",
+        "a change of settings is written once voters of every majority have promised its stamp",
+        ((PauseCoordinator, "start", write_at_once),),
+        off="it is written at once",
+        scenario=Scenario(
+            "pause-unasked",
+            "the same",
+            budget=Budget(attempts=1, rewinds=2),
+            rewind_to=("pause", "late resume"),
+            rewind_via=(A, C),
+            coordinators=(A,),
+            give_up=False,
+            script=(
+                ("ask", A, "pause"),
+                ("may", "deliver", "RegistersRequest", A, B),
+                ("may", "deliver", "RegistersReply", B, A),
                 *answered("PutGroup", "PutReply", A, B),
             ),
         ),
@@ -113,6 +161,7 @@ RULES = (
             give_up=False,
             script=(
                 ("ask", A, "pause"),
+                *promised(A, B),
                 *answered("PutGroup", "PutReply", A, B),
                 ("ask", A, "rewind"),
                 *answered("Prepare", "ProposalReply", A, B),
@@ -138,6 +187,7 @@ RULES = (
             # b has crashed before its fsync; its answer is still under way.
             script=(
                 ("ask", A, "pause"),
+                *promised(A, C),
                 ("deliver", "PutGroup", A, B),
                 ("crash", B),
                 *links(B, C),

@@ -14,6 +14,11 @@ def answered(ask: str, answer: str, caller: NodeId, *others: NodeId) -> Script:
     return tuple(step for pair in steps for step in pair)
 
 
+def promised(caller: NodeId, *others: NodeId) -> Script:
+    """Return steps in which these voters promise the stamp of a change of settings, and tell their registers."""
+    return answered("RegistersRequest", "RegistersReply", caller, *others)
+
+
 def won(coordinator: NodeId, voter: NodeId) -> Script:
     """Return steps that deliver a FETCH through ``coordinator`` by the vote of one other replica."""
     return ("fetch", coordinator), *answered("Hold", "HoldReply", coordinator, voter)

@@ -396,8 +396,12 @@ def test_registers_merge_pauses_and_limits_apart() -> None:
 
 def test_an_answer_of_too_few_nodes_is_unknown() -> None:
     cluster = made()
+    cluster.drop = lambda sender, to, message: sender != to and isinstance(message, m.PutGroup | m.SyncTopics)
+    check_failed(cluster.ask("a", m.LimitGroup("jobs", "g", 5.0), 10), Code.OUTCOME_UNKNOWN)
     cluster.drop = lambda sender, to, message: sender != to
-    assert cluster.ask("a", m.LimitGroup("jobs", "g", 5.0), 10).code == Code.OUTCOME_UNKNOWN  # type: ignore[union-attr]
+    check_failed(
+        cluster.ask("a", m.LimitGroup("jobs", "g", 5.0), 10), Code.TOO_FEW_REPLICAS, "nothing was changed"
+    )
 
 
 def test_a_change_keeps_the_tokens_and_wakes_whoever_waits() -> None:

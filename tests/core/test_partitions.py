@@ -264,7 +264,7 @@ def test_partitions_that_are_only_proposed_are_not_used_and_the_next_change_fini
     assert cluster.published(cluster.v, grown, 1)
 
 
-def test_more_partitions_are_four_rounds_and_a_deletion_is_two() -> None:
+def test_more_partitions_are_four_rounds_and_settings_or_a_deletion_are_two() -> None:
     cluster = Five()
     for number in range(3):
         cluster.ask(cluster.x, m.SetGroup(cluster.name, f"g{number}"))
@@ -276,7 +276,7 @@ def test_more_partitions_are_four_rounds_and_a_deletion_is_two() -> None:
     assert kinds == ["PutTopic", "RegistersRequest", "PutTopic", "PutTopic"]
     kinds.clear()
     cluster.ask(cluster.x, m.AlterTopic(cluster.name, ttl_s=5.0))
-    assert kinds == ["PutTopic"]
+    assert kinds == ["RegistersRequest", "PutTopic"], "settings are promised, then written"
     kinds.clear()
     cluster.ask(cluster.x, m.DeleteTopic(cluster.name, cluster.made.id))
     assert kinds == ["PutTopic", "RegistersRequest"]

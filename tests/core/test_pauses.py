@@ -123,8 +123,12 @@ def test_a_pause_is_stamped_above_a_confirmed_one_that_its_node_does_not_know() 
 
 def test_too_few_nodes_make_it_unknown() -> None:
     cluster = made()
+    cluster.drop = lambda sender, to, message: sender != to and isinstance(message, m.PutGroup | m.SyncTopics)
+    check_failed(cluster.ask("a", m.PauseGroup("jobs", "g", True), 10), Code.OUTCOME_UNKNOWN)
     cluster.drop = lambda sender, to, message: sender != to
-    assert cluster.ask("a", m.PauseGroup("jobs", "g", True), 10).code == Code.OUTCOME_UNKNOWN  # type: ignore[union-attr]
+    check_failed(
+        cluster.ask("a", m.PauseGroup("jobs", "g", True), 10), Code.TOO_FEW_REPLICAS, "nothing was changed"
+    )
     assert isinstance(cluster.ask("a", m.PauseGroup("jobs", "nobody", True), 10), m.Failed)
 
 

@@ -31,7 +31,7 @@ NESTED = [
     core_types.Owner, core_types.Receipt, core_types.Topic, core_types.ReplicaSlot, core_types.Placement,
     core_types.Layout, m.LayoutMark, core_types.Member, core_types.ClusterLayout, core_types.Pause, core_types.Limit,
     core_types.Group, core_types.Record, core_types.Death, m.SpanRecord, m.NodeInfo, m.Verdict, m.Peeked,
-    m.LabelChange, m.StateCount, m.DescribedGroup,
+    m.LabelChange, m.TopicSeen, m.StateCount, m.DescribedGroup,
 ]  # fmt: skip
 """Types inside of clients' messages, beside Batch, ReceiptPart and Slice, which have sections of their own."""
 

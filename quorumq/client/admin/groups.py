@@ -10,10 +10,10 @@ from quorumq.client.base.context import Calls
 from quorumq.client.base.message import MessageId
 from quorumq.client.base.names import names_of, spans_of
 from quorumq.client.base.times import positive_of
-from quorumq.client.transport.nodes import Watch, after_some, left_of
+from quorumq.client.transport.nodes import Watch, after_some
 from quorumq.core import messages as m
 from quorumq.core.values.deadnames import source_of
-from quorumq.core.values.errors import StaleGeneration, Unanswered, UsageError
+from quorumq.core.values.errors import Unanswered, UsageError
 from quorumq.core.values.limits import RATE_MAX
 from quorumq.core.values.printable import plural
 from quorumq.core.values.types import Group, Topic
@@ -21,9 +21,6 @@ from quorumq.core.values.types import Group, Topic
 Start = Literal["earliest", "latest"] | datetime
 """Position where a group begins: the oldest message, the next one published from now on, or a time of day."""
 
-
-LOOKS = 3
-"""Times that a group is looked up for one change, which is about the generation that is there then."""
 
 AHEAD_MAX_MS = 60_000
 """Milliseconds by which a beginning may be ahead of this program's clock, which may be behind those of producers."""
@@ -201,23 +198,22 @@ class GroupCalls(Calls):
         return cast("Group", reply.group)
 
     async def _ask(self, request: Any, action: str, timeout: float | None, watch: Watch | None) -> Any:
-        """Have a group changed in the generation that is there now, so that no attempt that arrives late changes one
-        that was made, or rewound to, after this call. A creation changes no group that is there."""
-        end, looks = self.context.end(timeout), LOOKS
+        """Have a group changed in the generation that is there now. A creation changes no group that is there."""
         if isinstance(request, m.SetGroup) and not request.rewind:
-            looks = 0
-        while True:
-            if looks:
-                (topic,), groups = await self._registers(request.topic, left_of(end))
-                for group in groups:
-                    if (group.topic, group.name) == (topic.id, source_of(request.group)):
-                        request = request._replace(id=topic.id, generation=group.generation)
-            try:
-                return await self.context.ask(request, action, left_of(end), writes=True, watch=watch)
-            except StaleGeneration:
-                looks -= 1
-                if looks <= 0:
-                    raise
+            return await self.context.ask(request, action, timeout, writes=True, watch=watch)
+        return await self.ask_for_change(request, action, timeout, self._look_at_group, watch=watch)
+
+    async def _look_at_group(self, request: Any, timeout: float) -> Any:
+        """Return the request with the group's generation, and the stamp of the setting that it changes."""
+        (topic,), groups = await self._registers(request.topic, timeout)
+        for group in groups:
+            if (group.topic, group.name) == (topic.id, source_of(request.group)):
+                request = request._replace(id=topic.id, generation=group.generation)
+                if isinstance(request, m.PauseGroup):
+                    request = request._replace(seen=group.pause.stamp)
+                elif isinstance(request, m.LimitGroup):
+                    request = request._replace(seen=group.limit.stamp)
+        return request
 
     async def _registers(self, topic: str, timeout: float) -> tuple[tuple[Topic, ...], tuple[Group, ...]]:
         """Return a topic, and its groups."""

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Literal, cast
 
-from quorumq.client.base.context import Calls
+from quorumq.client.base.context import Calls, topic_of
 from quorumq.client.base.times import Duration, number_of, positive_of
-from quorumq.client.transport.nodes import left_of
+from quorumq.client.transport.nodes import NO_TOPIC, left_of
 from quorumq.core import messages as m
 from quorumq.core.values.errors import Conflict, NotFound, UsageError
 from quorumq.core.values.printable import plural
@@ -136,10 +136,23 @@ class TopicCalls(Calls):
         request = m.AlterTopic(name, **settings, rf=rf)
         watch = self.context.calling("set_topic", name)
         action, waits = f"change topic {name!r}", rf is None
-        reply = await self.context.ask(
-            request, action, timeout, writes=True, watch=watch, waits_for_space=waits
+        reply = await self.ask_for_change(
+            request, action, timeout, self._look_at_topic, watch=watch, waits_for_space=waits
         )
         return self.context.known(reply.topic)
+
+    async def _look_at_topic(self, request: Any, timeout: float) -> Any:
+        """Return a request about a topic with its id, and the stamp, layout or epoch that it has now."""
+        if not isinstance(request.name, str):
+            return request
+        topic = topic_of(
+            await self.context.metadata(request.name, groups=False, timeout=timeout), request.name
+        )
+        if isinstance(request, m.AlterTopic):
+            return request._replace(seen=m.TopicSeen(topic.id, topic.stamp, topic.layout_number))
+        request = request._replace(id=topic.id)
+        there = isinstance(request.partition, int) and 0 <= request.partition < topic.partitions
+        return request._replace(epoch=topic.epoch_of(request.partition)) if there else request
 
     async def move_partition(
         self,
@@ -177,7 +190,9 @@ class TopicCalls(Calls):
             raise UsageError(f"to is {to!r}: it must be the id of a node")
         request = m.MovePartition(topic, partition, source, to, dry_run)
         action = f"move partition {topic}/{partition}"
-        reply = await self.context.ask(request, action, timeout, writes=True, waits_for_space=False)
+        reply = await self.ask_for_change(
+            request, action, timeout, self._look_at_topic, waits_for_space=False
+        )
         return self.context.known(reply.topic)
 
     async def give_up_source(
@@ -204,7 +219,7 @@ class TopicCalls(Calls):
         """
         request = m.MovePartition(topic, partition, source, "")
         action = f"give up what {source} has of {topic}/{partition}"
-        reply = await self.context.ask(request, action, timeout, writes=True)
+        reply = await self.ask_for_change(request, action, timeout, self._look_at_topic)
         return self.context.known(reply.topic)
 
     async def add_node(
@@ -317,8 +332,12 @@ class TopicCalls(Calls):
             if request.node
             else f"{request.change} to {request.voters}"
         )
-        reply = await self.context.ask(request, action, timeout, writes=True)
+        reply = await self.ask_for_change(request, action, timeout, self._look_at_members)
         return cast("ClusterLayout", reply.layout)
+
+    async def _look_at_members(self, request: m.ChangeMembers, timeout: float) -> m.ChangeMembers:
+        known = await self.context.metadata(NO_TOPIC, timeout=timeout)
+        return request._replace(layout=known.layout)
 
     async def delete_topic(self, name: str, *, timeout: float | None = None) -> Topic:
         """Delete a topic with its messages, groups and dead letters, for good.
@@ -383,8 +402,16 @@ class TopicCalls(Calls):
         if not changes:
             raise UsageError("no label is given: `labels` reads them")
         request = m.LabelsRequest(topic, changes)
-        reply = await self.context.ask(request, f"change labels of {topic!r}", timeout, writes=True)
+        reply = await self.ask_for_change(
+            request, f"change labels of {topic!r}", timeout, self._look_at_labels
+        )
         return {name: text for name, text in reply.labels if text is not None}
+
+    async def _look_at_labels(self, request: m.LabelsRequest, timeout: float) -> m.LabelsRequest:
+        read = await self.context.ask(
+            m.LabelsRequest(request.topic), f"read labels of {request.topic!r}", timeout, writes=False
+        )
+        return request._replace(id=read.topic, seen=read.stamp)
 
     async def topic(self, name: str, *, create: bool = False, timeout: float | None = None) -> Topic:
         """Return the topic of that name: its id, replicas and settings.

@@ -20,13 +20,16 @@ from quorumq.client.base.names import check_texts
 from quorumq.client.base.times import Duration, number_of, timeout_of
 from quorumq.client.transport.nodes import NO_TOPIC, Nodes, Watch, left_of
 from quorumq.core import messages as m
-from quorumq.core.values.errors import NotFound, QuorumqError, UsageError
+from quorumq.core.values.errors import NotFound, QuorumqError, StaleGeneration, UsageError
 from quorumq.core.values.limits import HOLD_TIME_DEFAULT_S
 from quorumq.core.values.types import MemberState, Topic
 
 RF_DEFAULT: Final = 3
 REFRESH_S: Final = 5.0
 """Seconds between two looks of a consumer for more partitions of its topic, which it alone may read."""
+
+LOOKS: Final = 8
+"""Times that something is looked up for one change of it."""
 
 PRODUCED_S: Final = 50.0
 """Seconds between two looks of a client for more partitions of all topics that it has producers to. It is below that of
@@ -267,3 +270,30 @@ class Calls:
 
     def __init__(self, context: Context) -> None:
         self.context = context
+
+    async def ask_for_change(
+        self,
+        request: Any,
+        action: str,
+        timeout: float | None,
+        look: Callable[[Any, float], Awaitable[Any]],
+        **more: Any,
+    ) -> Any:
+        """Have something changed as it is now, so that no attempt that arrives late undoes what came after this call.
+
+        Args:
+            look: returns the request with what is there now; its second argument is the timeout of that, in seconds.
+            more: arguments of `Nodes.ask`.
+
+        Raises:
+            StaleGeneration: others have changed it each time between look and change.
+        """
+        end, looks = self.context.end(timeout), LOOKS
+        while True:
+            request = await look(request, left_of(end))
+            try:
+                return await self.context.ask(request, action, left_of(end), writes=True, **more)
+            except StaleGeneration:
+                looks -= 1
+                if not looks:
+                    raise

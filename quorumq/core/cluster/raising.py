@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from quorumq.core.cluster.topics import rendezvous
+from quorumq.core.cluster.topics import named, rendezvous
 from quorumq.core.messages import AlterTopic
 from quorumq.core.values.types import STAMP_ZERO, Layout, Machines, NodeId, Placement, ReplicaSlot, Topic
 
@@ -16,7 +16,7 @@ from quorumq.core.values.types import STAMP_ZERO, Layout, Machines, NodeId, Plac
 def check_raise(request: AlterTopic, topic: Topic, nodes: tuple[NodeId, ...], machines: Machines = ()) -> str:
     """Return the error in a change of a topic's replication factor, or ""; ``nodes`` are those that may get slots."""
     assert request.rf is not None
-    if any(value is not None for value in request._replace(rf=None)[1:]):
+    if named(request) or request.partitions is not None:
         return f"rf is {request.rf}, beside other settings: change it by itself, because it takes time"
     has = max(len(members) for members in topic.replicas)
     if request.rf < has:

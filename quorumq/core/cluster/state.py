@@ -14,6 +14,7 @@ from typing import Final, Literal
 
 from quorumq.core.cluster.buckets import Bucket
 from quorumq.core.cluster.catalogue import Catalogue
+from quorumq.core.cluster.promises import Promises, RegisterKey
 from quorumq.core.messages import Released
 from quorumq.core.messages.diskroom import WRITTEN, Capacity, Written, bare, is_written, why_full
 from quorumq.core.messages.records import BatchStored, DelaysSet
@@ -22,6 +23,7 @@ from quorumq.core.values.clock import HybridClock
 from quorumq.core.values.errors import UsageError
 from quorumq.core.values.fairqueue import Caller
 from quorumq.core.values.types import (
+    STAMP_ZERO,
     ClusterLayout,
     Incarnation,
     Machines,
@@ -33,6 +35,7 @@ from quorumq.core.values.types import (
     ProducerId,
     Record,
     Span,
+    Stamp,
 )
 
 NEVER = Incarnation(0, 0)
@@ -226,6 +229,7 @@ class NodeState:
     )  # tokens of limited groups, by topic and name
     removed_in: int = 0  # number of the cluster layout without this node, as a peer that refused it says
     voter_since: int = 0  # layout since which this node has its voter's slot, if it knows all promises of it
+    promises: Promises = field(default_factory=Promises)  # to changes of settings
     me: NodeId = field(init=False)  # this node's id
 
     def __post_init__(self) -> None:
@@ -292,6 +296,11 @@ class NodeState:
         if known != self.vectors.get(nodes) and len(nodes) == len(known):
             for node, incarnation in zip(nodes, known, strict=True):
                 self.learn(node, incarnation)
+
+    def promised(self, register: RegisterKey, *stamps: Stamp) -> Stamp | None:
+        """Return what was promised of a register whose settings have these stamps; None if nothing, or none is set."""
+        highest = self.promises.of(register, self.clock.min_ballot)
+        return highest if highest > STAMP_ZERO != max(stamps, default=STAMP_ZERO) else None
 
     # ------------------------------------------------------------------- links
 
@@ -452,4 +461,5 @@ class NodeState:
         self.clock.check()
         for bucket in self.buckets.values():
             bucket.check()
+        self.promises.check()
         assert self.known.get(self.config.node, self.incarnation) == self.incarnation or not self.trusted

@@ -197,9 +197,23 @@ def is_overtaken(topic: Topic, request: AlterTopic, stamp: Stamp) -> bool:
     )
 
 
+def is_changed(topic: Topic, request: AlterTopic, own: Stamp) -> bool:
+    """Return True if a setting that the request names was changed since its client looked, and not as it wants it.
+
+    Args:
+        own: stamp that this request has written.
+    """
+    seen, changed = request.seen, named(request)
+    return seen is not None and any(
+        there > seen.stamp and there != own and getattr(topic, name) != changed[name]
+        for name, there in zip(SETTINGS, stamps_of(topic), strict=True)
+        if name in changed
+    )
+
+
 def check_alteration(request: AlterTopic, topic: Topic) -> str:
     """Return the error in a change of ``topic``, or ""."""
-    if all(value is None for value in request[1:]):
+    if all(value is None for value in request[1:9]):
         return "no setting is named: there is nothing to change"
     partitions = topic.partitions if request.partitions is None else request.partitions
     if not topic.partitions <= partitions <= limits.PARTITIONS_MAX:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from quorumq.core.messages.quorum import Peeked, SpanRecord, StateCount
 from quorumq.core.values.errors import Code
 from quorumq.core.values.types import (
+    STAMP_ZERO,
     Batch,
     BatchHeader,
     Death,
@@ -64,10 +65,20 @@ class CreateTopic(NamedTuple):
     on_expiry: str = "dead-letter"
 
 
+class TopicSeen(NamedTuple):
+    """A topic as a client knows it: its id, the stamp of its settings, and the number of its layout."""
+
+    id: bytes
+    stamp: Stamp
+    layout: int
+
+
 class AlterTopic(NamedTuple):
     """Change the settings named here (not None) of a topic; the others stay. ``partitions`` can only rise.
 
     ``rf`` is named alone: the number of replicas of each partition, which get there afterwards (RAISE).
+
+    With ``seen``, the topic as the client knows it, it is about that one, and undoes no later change of a setting.
     """
 
     name: str
@@ -79,6 +90,7 @@ class AlterTopic(NamedTuple):
     auto_create_groups: bool | None = None
     on_expiry: str | None = None
     rf: int | None = None
+    seen: TopicSeen | None = None
 
 
 SETTINGS = ("max_deliveries", "retention_s", "ttl_s", "backoff", "auto_create_groups", "on_expiry")
@@ -106,17 +118,26 @@ class LabelChange(NamedTuple):
 
 
 class LabelsRequest(NamedTuple):
-    """Ask for the labels of a topic; and change these first. Labels that are not named stay."""
+    """Ask for the labels of a topic; and change these first. Labels that are not named stay.
+
+    With ``id`` it is about the topic of this id. With ``seen``, the stamp of an answer, it undoes no later change.
+    """
 
     topic: str
     changes: tuple[LabelChange, ...] = ()
+    id: bytes | None = None
+    seen: Stamp | None = None
 
 
 class LabelsReply(NamedTuple):
-    """The answer to LabelsRequest: all labels of the topic with this id, as a majority of the nodes has them."""
+    """The answer to LabelsRequest: all labels of the topic with this id, as a majority of the nodes has them.
+
+    ``stamp`` is that of the last change.
+    """
 
     topic: bytes
     labels: tuple[LabelChange, ...]
+    stamp: Stamp = STAMP_ZERO
 
 
 class Metadata(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from quorumq.core.values.types import Group
+from quorumq.core.values.types import Group, Stamp
 
 
 class GroupReply(NamedTuple):
@@ -45,6 +45,8 @@ class PauseGroup(NamedTuple):
     """Pause a group, or resume it: while it is paused, no FETCH gets messages of it.
 
     It is about each generation until the group is deleted.
+
+    With ``seen``, the stamp of the last pause or resumption that its client knows of, it undoes no later one.
     """
 
     topic: str
@@ -52,6 +54,7 @@ class PauseGroup(NamedTuple):
     paused: bool
     id: bytes | None = None
     generation: int = 0
+    seen: Stamp | None = None
 
 
 class LimitGroup(NamedTuple):
@@ -66,6 +69,7 @@ class LimitGroup(NamedTuple):
     burst: int = 0
     id: bytes | None = None
     generation: int = 0
+    seen: Stamp | None = None
 
 
 class GroupPart(NamedTuple):

@@ -105,7 +105,7 @@ class ChangeMembers(NamedTuple):
     ``change`` is "add"; "drain": no new partition is placed on it; "move-voter": its voter's slot goes to the member
     ``to``, or to any if that is empty; "raise-voters": ``voters`` members are voters, and no node is named; or
     "remove": it is no member any more. Only "add" has an address and a machine; a member keeps its peer address and
-    machine if none is named.
+    machine if none is named. With ``layout``, the number of the one that its client knows, it changes no later one.
     """
 
     change: str
@@ -116,6 +116,7 @@ class ChangeMembers(NamedTuple):
     dry_run: bool = False  # check it, and change nothing
     to: NodeId = ""
     voters: int = 0
+    layout: int | None = None
 
 
 class ChangeMembersReply(NamedTuple):

@@ -11,6 +11,9 @@ class MovePartition(NamedTuple):
     """MOVE: the slot that ``source`` has in the replica set of a partition is to be the node ``to``'s.
 
     With an empty ``to``, ``source`` has left the set and is dead for good: it is a source no longer.
+
+    With ``id`` it is about the topic of this id; with ``epoch``, that of the partition as its client knows it, it
+    changes no later set.
     """
 
     name: str
@@ -18,6 +21,8 @@ class MovePartition(NamedTuple):
     source: NodeId
     to: NodeId
     dry_run: bool = False  # check it, and move nothing
+    id: bytes | None = None
+    epoch: int | None = None
 
 
 class SourceRequest(NamedTuple):

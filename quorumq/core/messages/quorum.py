@@ -362,7 +362,8 @@ class PutReply(NamedTuple):
     ``refused`` is "", or "deleted" with the register that has taken the topic's place; of a PutGroup also
     "not-trusted" or "unknown-topic": it was not taken in. Of a PutCluster it is "conflict" if a drained node may get
     a partition yet, as ``detail`` says. ``topic`` comes with the answer to a PutGroup, too, if it
-    has more partitions, or a later layout, than the sender knew of.
+    has more partitions, or a later layout, than the sender knew of. ``promised``: a change of the settings may be under
+    way under this stamp, which is above those that were written.
     """
 
     round: int
@@ -372,6 +373,7 @@ class PutReply(NamedTuple):
     group: Group | None
     known: tuple[Incarnation, ...] = ()  # starts of the members, by number
     epoch: int = 0  # epoch of the voters in which the answer counts; -1: none
+    promised: Stamp | None = None
 
 
 class Prepare(NamedTuple):

@@ -18,6 +18,7 @@ from quorumq.core.values.types import (
     PartitionId,
     ProducerId,
     Span,
+    Stamp,
     Topic,
 )
 
@@ -182,6 +183,9 @@ class RegistersRequest(NamedTuple):
     """A question: the topics of these names and ids, and these groups. Of a group, topic and name count.
 
     With ``after``, also all groups of the topics ``ids``, sorted, behind that one; "" is before all.
+
+    With ``ballot``, a change of settings of that group, or of that topic, is to be written under this stamp: the
+    receiver promises it before it answers.
     """
 
     round: int
@@ -190,6 +194,7 @@ class RegistersRequest(NamedTuple):
     groups: tuple[Group, ...]
     after: str | None = None
     page: int = 0  # with ``after``: the page of packed registers of deleted groups to go on from
+    ballot: Stamp | None = None
 
 
 class RegistersReply(NamedTuple):
@@ -236,16 +241,20 @@ class SyncTopics(NamedTuple):
 
 
 class PutLabels(NamedTuple):
-    """Merge labels of a topic, to be kept, or as news (round 0). Without labels it only asks for the receiver's."""
+    """Merge labels of a topic, to be kept, or as news (round 0). Without labels it only asks for the receiver's.
+
+    With ``ballot``, a change is to be written under this stamp, as RegistersRequest says.
+    """
 
     round: int
     labels: Labels
+    ballot: Stamp | None = None
 
 
 class PutLabelsReply(NamedTuple):
     """Answers PutLabels: the receiver's labels of those names, or all of the topic's if none were named.
 
-    ``error`` is "", "unknown-topic", or "not-found" if the topic was deleted: no vote.
+    ``error`` is "", "unknown-topic", or "not-found" if the topic was deleted: no vote. ``promised``: as in PutReply.
     """
 
     round: int
@@ -253,6 +262,7 @@ class PutLabelsReply(NamedTuple):
     labels: tuple[Label, ...]
     known: tuple[Incarnation, ...]  # starts of the node list, in its order
     epoch: int = 0  # epoch of the voters in which the answer counts; -1: none
+    promised: Stamp | None = None
 
 
 class SyncLabels(NamedTuple):

@@ -35,11 +35,9 @@ from quorumq.core.recovery.replay import Replay, at_stop, cluster_made, snapshot
 from quorumq.core.recovery.trust import (
     TOKEN_LOST,
     TOKEN_POSITION,
-    TOKEN_RESERVE,
     TOKEN_STARTED,
     TOKEN_TRUSTED,
     Trust,
-    reserve_token,
 )
 from quorumq.core.requests import sources
 from quorumq.core.requests.context import Context, Costly
@@ -51,7 +49,7 @@ from quorumq.core.requests.proposing import vote
 from quorumq.core.requests.publish import store_published
 from quorumq.core.requests.waking import wake, wake_newly_ready
 from quorumq.core.values import limits
-from quorumq.core.values.clock import HALF_STEP
+from quorumq.core.values.clock import HALF_STEP, TOKEN_RESERVE, reserve_token
 from quorumq.core.values.errors import Code
 from quorumq.core.values.fairqueue import NO_CALLER
 from quorumq.core.values.types import Incarnation, NodeId, Now, PartitionId, Topic

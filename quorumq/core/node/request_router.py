@@ -222,7 +222,7 @@ class RequestRouter:
         return no_capacity or CreateTopicCoordinator(key, request)
 
     def _alter_topic(self, key: int, request: m.AlterTopic) -> Admitted:
-        topic = self.context.catalogue.named(request.name)
+        topic = self._meant(request.name, request.seen and request.seen.id)
         config, cluster = self.context.config, self.context.catalogue.cluster
         m.refuse_if(check_alteration(request, topic))
         m.refuse_if(check_placing(request, topic, config.nodes, config.machines, cluster.joined))
@@ -232,14 +232,18 @@ class RequestRouter:
         if request.rf is not None:
             full = full_nodes(self.context)
             m.refuse_if(check_space(topic, request.rf, *cluster.placing, full), Code.STORAGE_FULL)
-            return RaiseCoordinator(key, request.rf, topic)
+            return RaiseCoordinator(key, request, topic)
         no_capacity = (
             self.context.catalogue.why_no_capacity(request) if request.partitions is not None else None
         )
         return no_capacity or AlterTopicCoordinator(key, request, topic)
 
+    def _move(self, key: int, request: m.MovePartition) -> Admitted:
+        self._meant(request.name, request.id)
+        return begin_move(self.context, key, request)
+
     def _labels(self, key: int, request: m.LabelsRequest) -> Admitted:
-        topic = self.context.catalogue.named(request.topic)
+        topic = self._meant(request.topic, request.id)
         m.refuse_if(check_changes(request.changes))
         if request.changes:
             m.refuse_if(self.context.state.no_capacity(Kind.OPEN), Code.STORAGE_FULL)
@@ -508,7 +512,7 @@ ADMITTED: Final[dict[type, Callable[[RequestRouter, int, Any, Now], Admitted]]] 
     m.ReleaseRequest: lambda router, key, request, now: m.NotedReply(),
     m.CreateTopic: lambda router, key, request, now: router._create_topic(key, request),
     m.AlterTopic: lambda router, key, request, now: router._alter_topic(key, request),
-    m.MovePartition: lambda router, key, request, now: begin_move(router.context, key, request),
+    m.MovePartition: lambda router, key, request, now: router._move(key, request),
     m.DeleteTopic: lambda router, key, request, now: router._delete_topic(key, request),
     m.LabelsRequest: lambda router, key, request, now: router._labels(key, request),
     m.Publish: lambda router, key, request, now: PublishCoordinator(key, request),

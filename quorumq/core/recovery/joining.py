@@ -17,11 +17,11 @@ from quorumq.core.messages.records import PartitionTrusted, Reserved
 from quorumq.core.partition.replica import Replica
 from quorumq.core.recovery import voterslots
 from quorumq.core.recovery.resync import take_in
-from quorumq.core.recovery.trust import Trust, reserve_token
+from quorumq.core.recovery.trust import Trust
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.placing import ClusterAdopted, Joined
 from quorumq.core.values import limits
-from quorumq.core.values.clock import RESERVE_STEP
+from quorumq.core.values.clock import RESERVE_STEP, reserve_token
 from quorumq.core.values.types import Kind, NodeId, Now, Topic
 
 

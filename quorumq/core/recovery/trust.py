@@ -28,7 +28,7 @@ from quorumq.core.recovery.resync import Resync, adopt_chosen, far_above
 from quorumq.core.requests.answers import Answers
 from quorumq.core.requests.context import Context
 from quorumq.core.values import limits
-from quorumq.core.values.clock import RESERVE_STEP
+from quorumq.core.values.clock import RESERVE_STEP, reserve_token
 from quorumq.core.values.errors import Code
 from quorumq.core.values.types import Incarnation, NodeId, Now, PartitionId
 
@@ -36,8 +36,6 @@ TOKEN_STARTED = -1
 TOKEN_TRUSTED = -2
 TOKEN_LOST = -3
 TOKEN_POSITION = -4
-TOKEN_RESERVE = -(1 << 62)
-"""Tokens from here up to 0 name a reserve: the token is TOKEN_RESERVE + the time reserved >> 16."""
 
 STARTS_KEPT = 256
 """Last starts of a directory that its journal has. A peer that has slept through all of them may tell of
@@ -343,8 +341,3 @@ class Trust:
         if self.moved:
             detail = f"node {me} takes part in nothing yet: {self.explain_suspicion(context)}"
         return Failed(Code.NOT_STORED, detail, len(self.config.nodes), len(self.confirmed_by) + 1)
-
-
-def reserve_token(reserve: int) -> int:
-    """Return the token that `Durable` has once the clock's reserve is on disk."""
-    return TOKEN_RESERVE + (reserve >> 16)

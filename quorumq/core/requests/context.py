@@ -515,7 +515,9 @@ class Context(Placing):
         merged = self.catalogue.register_with(topic.id, topic.name)
         assert merged is not None, "it was merged a moment ago"
         if number:
-            reply = m.PutReply(number, "", "", merged if merged != topic else None, None, known, epoch)
+            promised = self.state.promised((topic.id, ""), topic.stamp)
+            more = merged if merged != topic else None
+            reply = m.PutReply(number, "", "", more, None, known, epoch, promised)
             return [*effects, Persist((), (Send(sender, reply),))]
         if (merged.deleted and not topic.deleted) or merged.layout_known > topic.layout_known:
             return [*effects, Send(sender, m.PutTopic(0, merged))]
@@ -540,7 +542,8 @@ class Context(Placing):
         effects = self.take_in_group(group, now)
         merged = self.catalogue.group(group.topic, group.name) or group
         more = topic if topic.all_partitions > partitions or topic.layout_known > layout else None
-        reply = m.PutReply(number, "", "", more, merged if merged != group else None, known, epoch)
+        promised = self.state.promised((group.topic, group.name), group.pause.stamp, group.limit.stamp)
+        reply = m.PutReply(number, "", "", more, merged if merged != group else None, known, epoch, promised)
         return [*effects, Persist((), (Send(sender, reply),))]
 
     def take_in_registers(self, sender: NodeId, registers: m.SyncTopics, now: Now) -> list[Effect]:

@@ -51,14 +51,14 @@ class CreateTopicCoordinator(ChangeCoordinator):
     finds it. The answers to the write say how it was changed since.
     """
 
-    __slots__ = ("changed", "ours", "proposer", "request")
+    __slots__ = ("ours", "proposer", "request")
 
     def __init__(self, key: int, request: CreateTopic) -> None:
         super().__init__(key, request.name)
         self.request = request
         self.proposer: Proposer | None = None
         self.ours: dict[int, Topic] = {}  # our proposals, by how often the name had been deleted
-        self.changed = False  # our settings were written over those of a topic without any chosen ones
+        self.own = STAMP_ZERO
 
     def start(self, context: Context, now: Now) -> list[Effect]:
         known = context.catalogue.register_named(self.name)
@@ -125,13 +125,14 @@ class CreateTopicCoordinator(ChangeCoordinator):
         stamp = self.fresh_stamp(context, merged, now)
         if stamp is None:
             return self.pause(context, now)
-        self.changed = True
         return self.change(context, merged, change, stamp, now)
 
     def on_changed(self, context: Context, now: Now) -> list[Effect]:
         ours = self.ours.get(self.merged.deletions)
         mine = ours is not None and ours.made == self.merged.made  # despite later changes
         differs = difference(self.request, self.merged)
+        if self.own != STAMP_ZERO and self.is_outbid(context):
+            return self.give_up(context)
         if mine or self.request.implicit or not differs:
             return self.finish(context, TopicReply(self.merged))
         return self.refuse(context, differs)
@@ -150,7 +151,7 @@ class CreateTopicCoordinator(ChangeCoordinator):
 
     def refuse(self, context: Context, differs: str) -> list[Effect]:
         """Answer that the topic differs from the request: a conflict only if nothing that we wrote may be served."""
-        if self.changed or any(deletions < self.merged.deletions for deletions in self.ours):
+        if self.own != STAMP_ZERO or any(deletions < self.merged.deletions for deletions in self.ours):
             detail = (
                 f"topic {self.name!r} was changed or deleted elsewhere at the same time, and has {differs}: "
                 "look at it, then try again"

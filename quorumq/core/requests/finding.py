@@ -15,9 +15,10 @@ from collections.abc import Iterable
 from quorumq.core import messages as m
 from quorumq.core.cluster.deleted_names import PAGES
 from quorumq.core.cluster.rounds import Round, majority_of
-from quorumq.core.messages.effects import Again, Effect, Send
+from quorumq.core.messages.effects import Again, Effect, Persist, Send
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.coordinator import Coordinator
+from quorumq.core.requests.promising import promise
 from quorumq.core.values.deadnames import DEAD_SUFFIX, dead_letter_names
 from quorumq.core.values.errors import Code
 from quorumq.core.values.limits import GROUPS_PER_CHUNK
@@ -59,15 +60,17 @@ def to_find(context: Context, request: m.ClientRequest) -> m.RegistersRequest | 
             highest = request.partition
             about = request.id if isinstance(request, m.PurgeRequest) else None
         case m.LabelsRequest():
-            names = (request.topic,)
+            names, about = (request.topic,), request.id
         case m.SetGroup() | m.DeleteGroup() | m.PauseGroup() | m.LimitGroup():
             names = (request.topic,)
             group = request.group if not isinstance(request, m.SetGroup) or request.rewind else ""
             about = request.id
         case m.Metadata():
             names = request.topics
-        case m.AlterTopic() | m.MovePartition():
-            names = (request.name,)
+        case m.AlterTopic():
+            names, about = (request.name,), request.seen and request.seen.id
+        case m.MovePartition():
+            names, about = (request.name,), request.id
         case m.CreateTopic() if request.implicit and not context.config.auto_create_topics:
             names = (request.name,)
         case m.DeleteTopic() if (
@@ -130,7 +133,9 @@ def tell_registers(context: Context, sender: NodeId, message: m.RegistersRequest
         page if page < PAGES else 0,
         context.state.voting_epoch,
     )
-    return [Send(sender, reply)]
+    asked = [(group.topic, group.name) for group in message.groups] or [(id_, "") for id_ in message.ids]
+    records, done = promise(context, asked, message.ballot)
+    return [Persist(records, (*done, Send(sender, reply)))] if records else [Send(sender, reply)]
 
 
 class FindCoordinator(Coordinator):

@@ -1,26 +1,51 @@
 """Reading and changing the labels of a topic: registers with many writers, read and written at a majority of the nodes.
 
-A change reads a majority first, and is stamped above what it read. A read whose answers differ writes the newest labels
-to a majority before it answers, so that no later read finds older ones (docs/protocol.md, LABELS).
+A change reads a majority first, which promises its stamp, above what it read (core/requests/promising.py). A read whose
+answers differ writes the newest labels to a majority before it answers, so that no later read finds older ones
+(docs/protocol.md, LABELS).
 """
 
 from __future__ import annotations
 
+from typing import Final
+
 from quorumq.core import messages as m
 from quorumq.core.cluster.labels import merge_labels, size_of, why_no_capacity
 from quorumq.core.messages.effects import Effect, Persist, Send
-from quorumq.core.messages.records import LabelsPut
+from quorumq.core.messages.records import LabelsPut, Reserved
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.coordinator import Coordinator
+from quorumq.core.requests.promising import (
+    ask_later,
+    is_outbid,
+    note_promised,
+    overtaken,
+    promise,
+    wait_for_stamp,
+)
+from quorumq.core.requests.registers import WRITES_MAX
 from quorumq.core.values.errors import Code
-from quorumq.core.values.types import Incarnation, Label, Labels, NodeId, Now, PartitionId, Topic
+from quorumq.core.values.types import (
+    STAMP_ZERO,
+    Incarnation,
+    Label,
+    Labels,
+    NodeId,
+    Now,
+    PartitionId,
+    Stamp,
+    Topic,
+)
+
+LABELS: Final = "!labels"
+"""Stands for the labels of a topic, among names of groups, in promises."""
 
 # ------------------------------------------------------------------------------- a node's part
 
 
 def put_labels(context: Context, sender: NodeId, message: m.PutLabels) -> list[Effect]:
     """Merge labels, durably, and answer with ours: of the names that came, or all if none came."""
-    number, labels = message
+    number, labels, ballot = message
     catalogue = context.catalogue
     topic = catalogue.topics.get(labels.topic)
     known, epoch = context.state.register_vector(), context.state.voting_epoch
@@ -33,13 +58,16 @@ def put_labels(context: Context, sender: NodeId, message: m.PutLabels) -> list[E
     changed = catalogue.labels.take(labels)
     for label in changed:
         context.state.clock.merge(label.stamp.time)
-    records = (LabelsPut(Labels(labels.topic, changed)),) if changed else ()
+    records: tuple[LabelsPut | Reserved, ...] = (LabelsPut(Labels(labels.topic, changed)),) if changed else ()
     if not number:
         return [Persist(records)] if records else []
     names = dict.fromkeys(label.name for label in labels.labels)
     ours = catalogue.labels.of(labels.topic)
     shown = tuple(label for label in ours if not names or label.name in names)
-    return [Persist(records, (Send(sender, m.PutLabelsReply(number, "", shown, known, epoch)),))]
+    reserved, done = promise(context, ((labels.topic, LABELS),), ballot)
+    promised = context.state.promised((labels.topic, LABELS), *[label.stamp for label in shown])
+    reply = m.PutLabelsReply(number, "", shown, known, epoch, promised)
+    return [Persist((*records, *reserved), (*done, Send(sender, reply)))]
 
 
 def compare_labels(context: Context, sender: NodeId, message: m.SyncLabels) -> list[Effect]:
@@ -64,9 +92,11 @@ class LabelsCoordinator(Coordinator):
     Attributes:
         merged: labels of all answers to the read.
         written: labels that the second round writes; None while it reads.
+        stamp: stamp of the change, which the voters promise as they are read; None for a read.
+        own: stamp of the change as it was written last; zero before.
     """
 
-    __slots__ = ("answers", "merged", "request", "stored", "topic", "written")
+    __slots__ = ("answers", "merged", "own", "request", "stamp", "stored", "topic", "tries", "written")
 
     def __init__(self, key: int, request: m.LabelsRequest, topic: Topic) -> None:
         super().__init__(key)
@@ -76,18 +106,31 @@ class LabelsCoordinator(Coordinator):
         self.written: tuple[Label, ...] | None = None
         self.answers: dict[NodeId, tuple[Label, ...]] = {}
         self.stored = 0
+        self.stamp: Stamp | None = None
+        self.own = STAMP_ZERO
+        self.tries = 0
 
     def concerns(self, topic: bytes) -> bool:
         return self.topic.id == topic
 
     def start(self, context: Context, now: Now) -> list[Effect]:
+        """Read; a change has its stamp promised by that, and reads again if others get in between."""
+        if self.request.changes:
+            self.tries += 1
+            self.stamp = context.state.clock.fresh(now)
+            if self.tries > WRITES_MAX:
+                return self._fail_unknown(context)
+            if self.stamp is None:
+                return wait_for_stamp(self, context, now)
+        self.written, self.answers = None, {}
         return self._ask_all(context, (), now)
 
     def _ask_all(self, context: Context, labels: tuple[Label, ...], now: Now) -> list[Effect]:
         self.close_rounds(context)
         self.stored = 0
         asked = self.open_voter_round(context, now)
-        put = m.PutLabels(asked.number, Labels(self.topic.id, labels))
+        ballot = self.stamp if self.written is None else None
+        put = m.PutLabels(asked.number, Labels(self.topic.id, labels), ballot)
         self.requests[asked.number] = (PartitionId(self.topic.id, 0), put)
         return [Send(node, put) for node in asked.members]
 
@@ -100,6 +143,7 @@ class LabelsCoordinator(Coordinator):
             return self.teach(context, message.round, sender)
         if message.error:
             return []  # the topic was deleted: its register came before, and ended this request
+        note_promised(context, (self.topic.id, LABELS), message.promised)
         self.stored |= asked.hear(sender, incarnation)
         if self.written is None:  # later answers may name labels that no majority has
             self.merged = merge_labels(self.merged, message.labels)
@@ -107,6 +151,9 @@ class LabelsCoordinator(Coordinator):
         if not asked.is_majority(self.stored & asked.valid(context.state)):
             return []
         if self.written is not None:
+            if self.stamp is not None and is_outbid(context, (self.topic.id, LABELS), self.stamp):
+                self.close_rounds(context)
+                return ask_later(self, context, self.tries, now)
             return self._answer(context)
         return self._change(context, now) if self.request.changes else self._repair(context, now)
 
@@ -122,13 +169,19 @@ class LabelsCoordinator(Coordinator):
         return self._ask_all(context, self.written, now) if self.written else self._answer(context)
 
     def _change(self, context: Context, now: Now) -> list[Effect]:
-        """Write what the request changes, stamped above all that a majority had."""
-        clock, table = context.state.clock, context.catalogue.labels
-        for label in self.merged:
-            clock.merge(label.stamp.time)
-        stamp = clock.fresh(now)
-        if stamp is None:
-            return self.refuse_unstamped(context)
+        """Write what the request changes, if its stamp is above all that a majority had."""
+        table, stamp = context.catalogue.labels, self.stamp
+        assert stamp is not None
+        if self._is_overtaken():
+            if self.own != STAMP_ZERO:
+                return self._fail_unknown(context)
+            return self.finish(context, overtaken(f"a label of topic {self.topic.name!r}"))
+        highest = max((label.stamp for label in self.merged), default=STAMP_ZERO)
+        if highest > stamp:
+            context.state.clock.merge(highest.time)
+            self.close_rounds(context)
+            return self.start(context, now)
+        self.own = stamp
         changes = tuple(Label(change.name, change.text, stamp) for change in self.request.changes)
         changed = merge_labels(self.merged, changes)
         ours = size_of(table.of(self.topic.id))
@@ -139,17 +192,32 @@ class LabelsCoordinator(Coordinator):
         self.merged = changed
         return self._ask_all(context, self.written, now)
 
+    def _is_overtaken(self) -> bool:
+        """Return True if a label that the request changes was changed since its client looked, and not to the same."""
+        seen, texts = self.request.seen, dict(self.request.changes)
+        return seen is not None and any(
+            label.stamp > seen
+            and label.stamp != self.own
+            and label.name in texts
+            and texts[label.name] != label.text
+            for label in self.merged
+        )
+
     def _answer(self, context: Context) -> list[Effect]:
         shown = tuple(
             m.LabelChange(label.name, label.text) for label in self.merged if label.text is not None
         )
-        return self.finish(context, m.LabelsReply(self.topic.id, shown))
+        highest = max((label.stamp for label in self.merged), default=STAMP_ZERO)
+        return self.finish(context, m.LabelsReply(self.topic.id, shown, highest))
 
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
         asked = self.rounds[number]
         answered = (self.stored & asked.valid(context.state)).bit_count()
-        if self.written is None or not self.request.changes:
+        if self.own == STAMP_ZERO:
             detail = f"labels of topic {self.topic.name!r} could not be read: ask again, through any node"
             return self.fail(context, Code.TOO_FEW_REPLICAS, detail, asked.majority, answered)
+        return self._fail_unknown(context, asked.majority, answered)
+
+    def _fail_unknown(self, context: Context, needed: int = 1, answered: int = 0) -> list[Effect]:
         detail = f"labels of topic {self.topic.name!r}: they may be changed, or become so: do it again"
-        return self.fail(context, Code.OUTCOME_UNKNOWN, detail, asked.majority, answered)
+        return self.fail(context, Code.OUTCOME_UNKNOWN, detail, needed, answered)

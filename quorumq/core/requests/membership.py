@@ -26,6 +26,7 @@ from quorumq.core.messages.effects import Effect, Send
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.coordinator import Coordinator
 from quorumq.core.requests.moving import LEAVER_WAIT
+from quorumq.core.requests.promising import overtaken
 from quorumq.core.requests.proposing import PROPOSALS_MAX, Proposer
 from quorumq.core.values.errors import Code
 from quorumq.core.values.types import (
@@ -124,6 +125,9 @@ class MembersCoordinator(Coordinator):
             return self.look_later(context, now)
         if self.is_done(context):
             return self.write(context, now)
+        if self.is_late(context):
+            lost = self.proposer is None or self.proposer.has_lost(context.catalogue.cluster.layout)
+            return self.finish(context, overtaken("the list of members")) if lost else self.give_up(context)
         problem = check_change(context, self.request)
         if problem:
             return self.fail(context, Code.CONFLICT, problem)
@@ -175,12 +179,18 @@ class MembersCoordinator(Coordinator):
             self.proposer = Proposer(instance)
             self.tries += 1
         if self.proposer.proposals >= PROPOSALS_MAX or self.tries > CHANGES_MAX:
-            detail = (
-                "members of the cluster are changed elsewhere at the same time: look at them, then try again"
-            )
-            return self.fail(context, Code.OUTCOME_UNKNOWN, detail)
+            return self.give_up(context)
         self.layout = context.catalogue.cluster.layout
         return self.proposer.propose(self, context, now)
+
+    def give_up(self, context: Context) -> list[Effect]:
+        detail = "members of the cluster are changed elsewhere at the same time: look at them, then try again"
+        return self.fail(context, Code.OUTCOME_UNKNOWN, detail)
+
+    def is_late(self, context: Context) -> bool:
+        """Return True if there is a later layout than the client knows."""
+        seen = self.request.layout
+        return seen is not None and context.catalogue.cluster.layout.number > seen
 
     def is_done(self, context: Context) -> bool:
         """Return True if the layout that is known here is as the request wants it."""

@@ -12,6 +12,7 @@ from quorumq.core.cluster.rounds import Round
 from quorumq.core.cluster.topics import check_move, with_layout
 from quorumq.core.messages.effects import Effect
 from quorumq.core.requests.context import Context
+from quorumq.core.requests.promising import overtaken
 from quorumq.core.requests.proposing import PROPOSALS_MAX, Proposer
 from quorumq.core.requests.registers import BuryCoordinator, TopicCoordinator, complete_deletion
 from quorumq.core.requests.sources import needless
@@ -68,6 +69,10 @@ class LayoutCoordinator(TopicCoordinator):
         """Return True if the adopted layout is as the request wants it."""
         raise NotImplementedError
 
+    def is_late(self, topic: Topic) -> bool:
+        """Return True if the layout was changed since the client looked, in a way that the request would undo."""
+        return False
+
     def change(self, topic: Topic) -> Placement | str:
         """Return the partition's next placement, but for its epoch and slots' since; or why there is none."""
         raise NotImplementedError
@@ -86,6 +91,9 @@ class LayoutCoordinator(TopicCoordinator):
             return self.write(context, "announce", topic, now)
         if self.is_done(topic):
             return self.write(context, "confirm", topic, now)
+        if self.is_late(topic):
+            lost = self.proposer is None or self.proposer.has_lost(topic.layout or topic.next_layout)
+            return self.finish(context, overtaken(f"topic {self.name!r}")) if lost else self.give_up(context)
         placement = self.change(topic)
         if isinstance(placement, str):
             return self.fail(context, Code.CONFLICT, placement)
@@ -226,6 +234,9 @@ class MoveCoordinator(LayoutCoordinator):
     def is_done(self, topic: Topic) -> bool:
         nodes = topic.replicas[self.partition]
         return self.request.to in nodes and self.request.source not in nodes
+
+    def is_late(self, topic: Topic) -> bool:
+        return self.request.epoch is not None and topic.epoch_of(self.partition) > self.request.epoch
 
     def change(self, topic: Topic) -> Placement | str:
         request, nodes = self.request, topic.replicas[self.partition]

@@ -1,6 +1,7 @@
 """Pausing, resuming and limiting a group: fields of its register that go to their last writer.
 
-Each is written as a register of a change is (core/requests/registration.py). From the OK of a pause on a majority of
+Each is promised (core/requests/promising.py), then written as a register of a change is
+(core/requests/registration.py). From the OK of a pause on a majority of
 each replica set refuses HOLDs of the group, so no FETCH that begins later wins a message. From that of a limit on each
 majority has a member that counts the group's tokens.
 """
@@ -13,24 +14,35 @@ from typing import Final
 from quorumq.core import messages as m
 from quorumq.core.messages.effects import Effect
 from quorumq.core.requests.context import Context
+from quorumq.core.requests.coordinator import late
+from quorumq.core.requests.promising import ask_for_promises, ask_later, is_outbid, overtaken, wait_for_stamp
 from quorumq.core.requests.registers import WRITES_MAX
 from quorumq.core.requests.registration import GroupChange
 from quorumq.core.values import limits
-from quorumq.core.values.types import Group, Limit, Now, Pause, Stamp
+from quorumq.core.values.errors import Code
+from quorumq.core.values.types import Group, Incarnation, Limit, NodeId, Now, Pause, Stamp
 
 BURST_DEFAULT_S: Final = 0.1
 """Seconds of the rate that are delivered at once, if the limit does not say how many messages may be."""
 
 
 class PauseCoordinator(GroupChange):
-    """PAUSE: stamped above the pause that is known, and again above a later one that the answers bring."""
+    """PAUSE: stamped above the pause that is known, promised by the voters, then written; and again if that is in vain.
 
-    __slots__ = ("writes", "written")
+    Attributes:
+        stamp: stamp that the voters are asked to promise.
+        written: field of the register, as it was written last.
+        tries: number of stamps so far.
+    """
+
+    __slots__ = ("stamp", "tries", "written")
+
+    stamp: Stamp
 
     def __init__(self, key: int, request: m.PauseGroup | m.LimitGroup, topic: bytes) -> None:
         super().__init__(key, request, topic)
         self.written: Pause | Limit | None = None
-        self.writes = 0
+        self.tries = 0
 
     def setting(self, group: Group) -> Pause | Limit:
         """Return the field of the register that is set."""
@@ -44,26 +56,64 @@ class PauseCoordinator(GroupChange):
         """Return True if the group was deleted since the generation that the request names: a rewind is no matter."""
         return self.request.id is not None and known.buried > self.request.generation
 
+    def is_overtaken(self, known: Group) -> bool:
+        """Return True if the field was set since the client looked, and not as the request asks for it."""
+        there, seen = self.setting(known), self.request.seen
+        return (
+            seen is not None
+            and there.stamp > seen
+            and there not in (self.written, self.setting(self.with_setting(known, there.stamp)))
+        )
+
     def ends(self, group: Group) -> bool:
         """Return True if the request lets deliveries go on, which a full disk must not prevent."""
         return group.pause.on and not self.request.paused
 
+    def check(self, context: Context, known: Group | None) -> m.Failed | None:
+        """Return why nothing is to be written on top of this register; None if something is."""
+        if known is None or known.deleted:
+            return context.catalogue.no_group(self.request.topic, self.request.group)
+        if self.is_late(known):
+            return late(self.request.group, self.request.generation)
+        return overtaken(f"group {known.name!r}") if self.is_overtaken(known) else None
+
     def start(self, context: Context, now: Now) -> list[Effect]:
         known = self.known(context)
-        if known is None or known.deleted:
-            return self.finish(context, context.catalogue.no_group(self.request.topic, self.request.group))
-        if self.is_late(known):
-            return self.refuse_late(context)
+        problem = self.check(context, known)
+        if problem is not None:
+            return self.refuse(context, problem)
+        assert known is not None
         context.state.clock.merge(self.setting(known).stamp.time)
         stamp = context.state.clock.fresh(now)
-        if self.writes and (stamp is None or self.writes > WRITES_MAX):
+        self.tries += 1
+        if self.tries > WRITES_MAX:
             return self.fail_unknown(context)
         if stamp is None:
-            return self.refuse_unstamped(context)
-        self.writes += 1
-        changed = self.with_setting(known, stamp)
+            return wait_for_stamp(self, context, now)
+        self.stamp = stamp
+        return ask_for_promises(self, context, (self.topic, known.name), stamp, now)
+
+    def refuse(self, context: Context, problem: m.Failed) -> list[Effect]:
+        """Refuse; if something was written that was overtaken, it may have shown meanwhile."""
+        written = self.written is not None and problem.code == Code.STALE_GENERATION
+        return self.fail_unknown(context) if written else self.finish(context, problem)
+
+    def on_reply(
+        self, context: Context, sender: NodeId, incarnation: Incarnation, message: m.PeerMessage, now: Now
+    ) -> list[Effect]:
+        """Write, once voters of every majority have promised the stamp, if that is above what they know."""
+        assert isinstance(message, m.RegistersReply)
+        round_ = self.rounds[message.round]
+        effects, _ = self.take_in(context, sender, incarnation, message, now)
+        if self.done or not round_.is_read(round_.valid(context.state)):
+            return effects
+        self.close_rounds(context)
+        known = self.known(context)
+        if known is None or self.check(context, known) is not None or self.setting(known).stamp > self.stamp:
+            return effects + self.start(context, now)
+        changed = self.with_setting(known, self.stamp)
         self.written = self.setting(changed)
-        effects = context.take_in_group(changed, now)
+        effects += context.take_in_group(changed, now)
         return effects + self.write(context, now)
 
     def on_registered(self, context: Context, topic: bytes, now: Now) -> list[Effect]:
@@ -72,7 +122,16 @@ class PauseCoordinator(GroupChange):
             return self.start(context, now)
         if self.setting(newest).buried != newest.buried:  # the group was made again since: it counts no more
             return self.start(context, now)
+        if is_outbid(context, (topic, newest.name), self.stamp):
+            return ask_later(self, context, self.tries, now)
         return self.answer(context, newest)
+
+    def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
+        if self.written is not None:
+            return super().on_timeout(context, number, now)
+        round_ = self.rounds[number]
+        detail = f"group {self.request.group!r}: nothing was changed; try again, through any node"
+        return self.fail(context, Code.TOO_FEW_REPLICAS, detail, round_.majority, len(round_.answered_by))
 
 
 class LimitCoordinator(PauseCoordinator):

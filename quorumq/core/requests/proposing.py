@@ -287,6 +287,12 @@ class Proposer:
         mine = chosen is not None and self.ours is not None and chosen.made == self.ours.made
         return chosen if mine and instance_of(chosen) == self.instance else None  # type: ignore[arg-type]
 
+    def has_lost(self, layout: Layout | ClusterLayout | None) -> bool:
+        """Return True if our own layout was never proposed, or this one was chosen in its place."""
+        if self.ours is None:
+            return True
+        return layout is not None and instance_of(layout) == self.instance and layout.made != self.ours.made
+
     def pause_s(self, context: Context, now: Now) -> float:
         """Return a random time to wait before the next proposal, in seconds; 0.0 the first time."""
         if self.proposals <= 1:

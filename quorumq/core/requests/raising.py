@@ -29,11 +29,18 @@ class RaiseCoordinator(LayoutCoordinator):
     Asked again, it changes nothing. Until slots are added, a lower number takes it back.
     """
 
-    __slots__ = ("rf",)
+    __slots__ = ("request", "rf")
 
-    def __init__(self, key: int, rf: int, topic: Topic) -> None:
+    rf: int
+
+    def __init__(self, key: int, request: m.AlterTopic, topic: Topic) -> None:
         super().__init__(key, topic, 0)
-        self.rf = rf
+        assert request.rf is not None
+        self.request, self.rf = request, request.rf
+
+    def is_late(self, topic: Topic) -> bool:
+        """Return True if there is a later layout than the client knows: layouts do not say when the number changed."""
+        return self.request.seen is not None and topic.layout_number > self.request.seen.layout
 
     def is_done(self, topic: Topic) -> bool:
         return topic.target_rf == self.rf

@@ -1,4 +1,4 @@
-"""Changing and deleting a topic: a register is written to a majority of the nodes.
+"""Changing and deleting a topic: a register is written to a majority of the nodes. Settings are promised before.
 
 Why a file of its own: a register has many writers and no owner. Operators get no false answer, because
 each answer is read before it is counted: an answer may bring a register that is newer than ours, or the news
@@ -16,8 +16,10 @@ from quorumq.core.cluster.topics import (
     all_sets,
     alter,
     closed,
+    is_changed,
     is_overtaken,
     merge_topics,
+    named,
     names_sets,
     replica_sets,
     with_replicas,
@@ -25,10 +27,18 @@ from quorumq.core.cluster.topics import (
 from quorumq.core.messages.effects import Effect, Send
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.coordinator import Coordinator
+from quorumq.core.requests.promising import (
+    ask_for_promises,
+    ask_later,
+    is_outbid,
+    note_promised,
+    overtaken,
+    wait_for_stamp,
+)
 from quorumq.core.values.chunks import chunks_of
 from quorumq.core.values.errors import Code
 from quorumq.core.values.limits import GROUPS_PER_CHUNK
-from quorumq.core.values.types import Group, Incarnation, NodeId, Now, Stamp, Topic
+from quorumq.core.values.types import STAMP_ZERO, Group, Incarnation, NodeId, Now, Stamp, Topic
 
 WRITES_MAX = 8
 """Writes of a register above what came from elsewhere, before the caller is asked to try again."""
@@ -114,6 +124,7 @@ class TopicCoordinator(Coordinator):
         self.stored |= round_.hear(sender, incarnation)
         if message.refused:
             return self.on_replaced(context, now)
+        note_promised(context, (self.topic.id, ""), message.promised)
         if message.topic is not None:
             self.merged = merge_topics(self.merged, message.topic)
         return self.on_written(context, now) if self.is_enough(context, round_) else []
@@ -179,10 +190,11 @@ class ChangeCoordinator(TopicCoordinator):
     for groups and whether the topic was deleted (docs/protocol.md, MORE PARTITIONS).
     """
 
-    __slots__ = ("drawn", "pages", "requested", "stamp")
+    __slots__ = ("drawn", "own", "pages", "requested", "stamp")
 
     requested: m.AlterTopic
     stamp: Stamp
+    own: Stamp  # stamp of the settings that were written last; zero before
     pages: list[
         tuple[tuple[Group, ...], bytes]
     ]  # registers of groups, as they are and packed, still to be carried
@@ -190,12 +202,36 @@ class ChangeCoordinator(TopicCoordinator):
     def change(
         self, context: Context, topic: Topic, requested: m.AlterTopic, stamp: Stamp, now: Now
     ) -> list[Effect]:
-        """Write the settings and partitions of ``requested`` on top of ``topic``."""
+        """Write the settings and partitions of ``requested`` on top of ``topic``: settings once they are promised."""
         self.requested, self.stamp = requested, stamp
+        if not named(requested):
+            return self.write_change(context, topic, now)
+        self.step, self.stored, self.topic, self.merged = "promise", 0, topic, topic
+        return ask_for_promises(self, context, (topic.id, ""), stamp, now, self.name)
+
+    def on_promised(self, context: Context, now: Now) -> list[Effect]:
+        """Write the change on top of what those know that have promised its stamp; or ask again, above it."""
+        if self.merged.deleted:
+            return self.on_replaced(context, now)
+        if is_changed(self.merged, self.requested, self.own):
+            problem = overtaken(f"topic {self.name!r}")
+            return self.finish(context, problem) if self.own == STAMP_ZERO else self.give_up(context)
+        if self.merged.stamp > self.stamp:
+            self.topic = self.merged
+            return self.start(context, now)
+        return self.write_change(context, self.merged, now)
+
+    def write_change(self, context: Context, topic: Topic, now: Now) -> list[Effect]:
+        requested = self.requested
         # For a thousand partitions this takes as long as making their replicas, which is the last step.
         config = context.config
         self.drawn = replica_sets(topic, requested.partitions or 0, config.nodes, config.machines)
-        return self.write(context, "change", alter(topic, requested, stamp), now)
+        self.own = self.stamp
+        return self.write(context, "change", alter(topic, requested, self.stamp), now)
+
+    def is_outbid(self, context: Context) -> bool:
+        """Return True if a higher stamp was promised than that of the settings that were written."""
+        return bool(named(self.requested)) and is_outbid(context, (self.merged.id, ""), self.stamp)
 
     def on_written(self, context: Context, now: Now) -> list[Effect]:
         if self.step == "bury":
@@ -214,6 +250,8 @@ class ChangeCoordinator(TopicCoordinator):
         return self.step != "look" or max(there, default=0) >= (self.requested.partitions or 0)
 
     def on_read(self, context: Context, now: Now) -> list[Effect]:
+        if self.step == "promise":
+            return self.on_promised(context, now)
         if self.step != "look":
             return super().on_read(context, now)
         if self.merged.deleted:
@@ -237,6 +275,13 @@ class ChangeCoordinator(TopicCoordinator):
         """Go on after a majority has ``merged``, with all that was wanted."""
         raise NotImplementedError
 
+    def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
+        if self.step != "promise" or self.own != STAMP_ZERO:
+            return super().on_timeout(context, number, now)
+        round_ = self.rounds[number]
+        detail = f"topic {self.name!r}: nothing was changed; try again, through any node"
+        return self.fail(context, Code.TOO_FEW_REPLICAS, detail, round_.majority, self.stored.bit_count())
+
 
 class AlterTopicCoordinator(ChangeCoordinator):
     """ALTER: the settings that the request names, on top of the other settings as they are."""
@@ -245,6 +290,7 @@ class AlterTopicCoordinator(ChangeCoordinator):
 
     def __init__(self, key: int, request: m.AlterTopic, topic: Topic) -> None:
         super().__init__(key, request.name)
+        self.own = STAMP_ZERO
         self.request = request
         self.topic = topic
 
@@ -253,15 +299,18 @@ class AlterTopicCoordinator(ChangeCoordinator):
             return self.give_up(context)
         stamp = self.fresh_stamp(context, self.topic, now)
         if stamp is None:
-            # A setting written below another's stamp stays if that change did not name it.
-            return self.give_up(context) if self.writes > 1 else self.refuse_unstamped(context)
+            return wait_for_stamp(self, context, now)
         return self.change(context, self.topic, self.request, stamp, now)
 
     def on_changed(self, context: Context, now: Now) -> list[Effect]:
-        if is_overtaken(self.merged, self.request, self.stamp):
-            self.topic = self.merged
+        overtaken_by = is_overtaken(self.merged, self.request, self.stamp)
+        if not overtaken_by and not self.is_outbid(context):
+            return self.finish(context, m.TopicReply(self.merged))
+        self.topic = self.merged
+        if overtaken_by:
             return self.start(context, now)
-        return self.finish(context, m.TopicReply(self.merged))
+        self.close_rounds(context)
+        return ask_later(self, context, self.writes, now)
 
 
 class DeleteTopicCoordinator(TopicCoordinator):

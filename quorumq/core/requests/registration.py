@@ -26,6 +26,7 @@ from quorumq.core.cluster.topics import required_sets
 from quorumq.core.messages.effects import Effect, Send
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.coordinator import Coordinator, late
+from quorumq.core.requests.promising import note_promised
 from quorumq.core.requests.proposing import PROPOSALS_MAX, Proposer
 from quorumq.core.requests.skipping import Skipping
 from quorumq.core.values.errors import Code
@@ -182,6 +183,7 @@ class Registration(Coordinator):
                 Send(sender, m.PutTopic(0, topic)),
                 Send(sender, self._put(context, round_.number, self.written)),
             ]
+        note_promised(context, (self.topic, self.name), message.promised)
         effects = context.take_in_topic(message.topic, now) if message.topic is not None else []
         if not self.done and message.group is not None:
             effects += context.take_in_group(message.group, now)

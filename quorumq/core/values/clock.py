@@ -15,6 +15,8 @@ from quorumq.core.values.types import NodeId, Now, Stamp
 RESERVE_STEP = 60_000 << 16
 """Distance in stamps by which a reserve is journalled ahead: one minute."""
 HALF_STEP = RESERVE_STEP // 2
+TOKEN_RESERVE = -(1 << 62)
+"""Tokens from here up to 0 name a reserve: the token is TOKEN_RESERVE + the time reserved >> 16."""
 
 
 class HybridClock:
@@ -87,3 +89,8 @@ class HybridClock:
         assert self.min_ballot <= self.value <= self.reserve <= self.reserving
         assert self.min_ballot <= self.highest < STAMPS_END
         assert self.reserving < STAMPS_END
+
+
+def reserve_token(reserve: int) -> int:
+    """Return the token that `Durable` has once the clock's reserve is on disk."""
+    return TOKEN_RESERVE + (reserve >> 16)

@@ -7,7 +7,7 @@ QuorumqError
 │   ├── BadReceipt            made up, altered, or from another cluster
 │   ├── Conflict              other bytes are stored under the same message id
 │   ├── SessionClosed          the producer session is closed and the batch not stored; open another
-│   ├── StaleGeneration       the group was rewound since
+│   ├── StaleGeneration       the group was rewound, or the setting changed, since
 │   ├── AlreadySettled       the message's record is higher than the one asked for; carries it
 │   ├── Unauthorized          not allowed here
 │   ├── ClusterMismatch       another cluster id, node list or hold_time_max, or no common protocol version
@@ -117,7 +117,7 @@ class SessionClosed(UsageError):
 
 
 class StaleGeneration(UsageError):
-    """The group was rewound since; the receipt's delivery is void."""
+    """The group was rewound since, and the receipt's delivery is void; or the setting was changed since."""
 
     code = Code.STALE_GENERATION
 

@@ -1,0 +1,47 @@
+"""Promises of one voter about settings: the highest stamp that a change of a register asked for before it wrote.
+
+A change is OK only at voters that promised no higher stamp (docs/protocol.md, "settings"). They are in memory. After a
+start, and in a new slot, the node counts as having promised every stamp that it may have seen before.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from quorumq.core.values.types import Stamp
+
+RegisterKey = tuple[bytes, str]
+"""A topic's id, and a group's name; of the settings of the topic itself the name is empty."""
+
+PROMISES_MAX: Final = 1024
+"""Registers that a node keeps promises of, each by its own stamp."""
+
+
+class Promises:
+    """The promises of a node.
+
+    Attributes:
+        min_ballot: stamps up to this time count as promised for every register that is not in ``recent``.
+        recent: stamps by register, the last ones; the oldest first.
+    """
+
+    __slots__ = ("min_ballot", "recent")
+
+    def __init__(self) -> None:
+        self.min_ballot = 0
+        self.recent: dict[RegisterKey, Stamp] = {}
+
+    def of(self, register: RegisterKey, min_ballot: int) -> Stamp:
+        """Return the highest stamp promised for a register; ``min_ballot`` is the node's."""
+        return max(self.recent.get(register, Stamp(self.min_ballot, "")), Stamp(min_ballot, ""))
+
+    def make(self, register: RegisterKey, stamp: Stamp) -> None:
+        """Promise a stamp."""
+        highest = max(stamp, self.recent.pop(register, stamp))
+        self.recent[register] = highest
+        if len(self.recent) > PROMISES_MAX:
+            oldest = next(iter(self.recent))
+            self.min_ballot = max(self.min_ballot, self.recent.pop(oldest).time)
+
+    def check(self) -> None:
+        assert len(self.recent) <= PROMISES_MAX
