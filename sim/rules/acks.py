@@ -111,7 +111,8 @@ RULES: tuple[Rule, ...] = (
         "tombstone-not-checked",
         "our own record is checked before delivering",
         ((FetchCoordinator, "is_deliverable", lambda self, record, asked: True),),
-        survives="nothing is missing: ACKED ends the hold, which is checked, too",
+        survives="a FETCH that waits with what it has won, and a REJECT at one replica, spread and repeated meanwhile",
+        test="test_records::test_a_fetch_that_waits_for_more_does_not_deliver_a_message_that_became_a_dead_letter",
     ),
     Rule(
         "superseded-do-not-count",

@@ -13,7 +13,7 @@ from quorumq.core.values.types import Incarnation, NodeId, Now
 from sim.explorer.scenario import Budget
 from sim.rules.decisions import of_operators
 from sim.rules.rule import Rule
-from sim.rules.scripts import A, B, C, D, E, answered
+from sim.rules.scripts import A, B, C, answered
 from sim.rules.stand_ins import after, say_at_once
 
 
@@ -87,20 +87,19 @@ RULES = (
         off="it shows newer ones that the answers to its write bring",
         scenario=of_operators(
             "labels-overtaken",
-            "five nodes: a change that a and d have, a later one at b alone, which answers the first one, and a read",
+            "a change of a label that a and c have, a later one at c alone, and two reads",
             ("label", A),
             ("label", C),
-            ("labels", E),
-            nodes=(A, B, C, D, E),
+            ("labels", B),
+            ("labels", A),
             script=(
                 ("ask", A, "label", 0),
-                *answered("PutLabels", "PutLabelsReply", A, B, D),
-                *answered("PutLabels", "PutLabelsReply", A, D),
+                *ASKED,
+                *answered("PutLabels", "PutLabelsReply", A, C),
                 ("ask", C, "label", 1),
-                *answered("PutLabels", "PutLabelsReply", C, D, E),
-                ("deliver", "PutLabels", C, B),
-                *answered("PutLabels", "PutLabelsReply", A, B),
-                ("ask", E, "labels", 2),
+                *answered("PutLabels", "PutLabelsReply", C, B),
+                ("ask", B, "labels", 2),
+                *answered("PutLabels", "PutLabelsReply", B, A),
             ),
         ),
     ),

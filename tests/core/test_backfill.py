@@ -8,7 +8,9 @@ import pytest
 
 from quorumq.core import messages as m
 from quorumq.core.partition.backlog import backlog_of
+from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.replica import Replica
+from quorumq.core.partition.views import Views
 from quorumq.core.values import limits
 from quorumq.core.values.types import Incarnation, Kind, Owner, PartitionId, ProducerId, Span, Stamp, Topic
 from quorumq.wire.batch import Message, encode_record, pack_spans
@@ -110,6 +112,30 @@ def test_no_step_looks_at_a_whole_backlog(batches: int, monkeypatch: pytest.Monk
         assert not cluster.nodes["a"].state.backfill
     assert replica_of(cluster).group("other").available.messages == batches
     assert replica_of(cluster).group("g").available.messages == 0
+
+
+def test_a_rewind_to_a_time_looks_first_at_the_messages_that_it_covers(
+    few: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a FETCH would wait until the group has looked at a backlog, and it gets nothing of it."""
+    cluster, topic, producer_id = backlog(30)
+    cluster.ask("a", m.SetGroup("jobs", "g"))
+    cluster.advance(2.0)
+    from_ms = cluster.now.wall_ms
+    cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 30, [b"x"])))
+    looked: list[int] = []
+    refresh = Views._refresh_one
+
+    def noted(self: Views, view: GroupView, part: Span, since: object) -> None:
+        looked.append(part.start)
+        refresh(self, view, part, since)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Views, "_refresh_one", noted)
+    cluster.ask("a", m.SetGroup("jobs", "g", "time", from_ms, rewind=True))
+    cluster.advance(2.0)
+    assert looked[0] == 30
+    assert len({*looked}) == 31, "the others are looked at afterwards"
+    assert seqs(cluster.ask("a", fetch())) == [30]
 
 
 def test_groups_of_partitions_that_are_added_begin_bit_by_bit(monkeypatch: pytest.MonkeyPatch) -> None:

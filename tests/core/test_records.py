@@ -7,7 +7,10 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quorumq.core import messages as m
 from quorumq.core.values.types import Death, Kind, Record, Stamp, merge_records, record_rank
+from tests.core.network import hand_over, held_back
+from tests.core.steps import DEATH, fetch, outcomes, receipts, spans, with_session
 
 
 def record(generation: int, n: int, kind: Kind, ballot: int = 0) -> Record:
@@ -44,3 +47,20 @@ def test_merging_is_commutative_associative_and_idempotent(a: Record, b: Record,
 def test_the_lower_ballot_of_two_equal_dead_records_stays() -> None:
     first, second = record(0, 0, Kind.DEAD, 1), record(0, 0, Kind.DEAD, 2)
     assert merge_records(second, first).letter == first.letter
+
+
+def test_a_fetch_that_waits_for_more_does_not_deliver_a_message_that_became_a_dead_letter() -> None:
+    """Its hold is still there: a record that a replica learns ends no hold."""
+    cluster, *_ = with_session(1)
+    late = held_back(cluster, lambda sender, to, message: to == "b" and isinstance(message, m.Hold))
+    got = receipts(cluster.ask("c", fetch(hold_time=30.0)))
+    cluster.advance(5.0)
+    hand_over(cluster, *late[0])  # so b's hold ends 5 s after those of a and c
+    cluster.hear_all(26.0)
+    key = cluster.submit("a", fetch(most=2, least=2, hold_time=60.0, wait=5.9))
+    assert outcomes(cluster.ask("b", m.RejectRequest(got, death=DEATH))) == ["outcome-unknown"]
+    cluster.advance(3.0)  # b's record reaches the others
+    assert outcomes(cluster.ask("b", m.RejectRequest(got, death=DEATH))) == ["ok"]
+    assert key not in cluster.replies
+    cluster.advance(6.0)
+    assert spans(cluster.replies[key]) == []

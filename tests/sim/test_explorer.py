@@ -216,6 +216,7 @@ EXHAUSTED = {
 
 EXHAUSTED_LATER = {
     "move-epoch-counts",
+    "labels-show-what-was-written",
     "voters-make-no-group",
     "labels-at-a-majority",
     "pause-voters",
