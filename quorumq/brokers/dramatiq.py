@@ -33,6 +33,7 @@ from quorumq.client import (
 )
 from quorumq.client.base.options import PRIORITY
 from quorumq.client.base.times import Duration
+from quorumq.core.cluster.topics import check_topic_name
 
 GROUP: Final = "dramatiq"
 LOOK_S: Final = 0.05
@@ -122,7 +123,13 @@ class QuorumqBroker(Broker):
         return set(self.queues)
 
     def declare_queue(self, queue_name: str) -> None:
-        """Declare a queue. Its topic is created when it is used."""
+        """Declare a queue. Its topic is created when it is used.
+
+        Raises:
+            UsageError: if no topic may have its name.
+        """
+        if error := check_topic_name(self.prefix + queue_name):
+            raise UsageError(f"queue {queue_name[:50]!r} cannot be declared: {error}")
         if queue_name not in self.queues:
             self.emit_before("declare_queue", queue_name)
             self.queues.add(queue_name)

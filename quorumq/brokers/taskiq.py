@@ -9,17 +9,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from taskiq import AckableMessage, AsyncBroker, BrokerMessage
+from taskiq import AckableMessage, AsyncBroker, AsyncTaskiqDecoratedTask, BrokerMessage
+from taskiq.acks import AcknowledgeType
 
 from quorumq.brokers.settling import is_passing
 from quorumq.client import Closed, Message, NotFound, Outcome, QuorumqError, UsageError
 from quorumq.client.aio import Client, Consumer
 from quorumq.client.base.options import PRIORITY
 from quorumq.client.base.times import Duration
+from quorumq.core.cluster.topics import check_topic_name
 
 TOPIC: Final = "taskiq"
 GROUP: Final = "workers"
@@ -33,6 +35,8 @@ ACK_PAUSE_S: Final = 1.0
 
 TURN_S: Final = 0.25
 """Longest seconds between two turns of the event loop while a worker waits for tasks."""
+
+ACK_TYPES: Final = tuple(one.value for one in AcknowledgeType)
 
 log = logging.getLogger("quorumq.brokers")
 
@@ -127,24 +131,34 @@ class QuorumqBroker(AsyncBroker):
         for consumer in consumers:
             await consumer.aclose()
 
+    def _register_task(self, task_name: str, task: AsyncTaskiqDecoratedTask[Any, Any]) -> None:
+        """Register a task when it is declared.
+
+        Raises:
+            UsageError: if `check_labels` refuses a label.
+        """
+        if isinstance(kind := task.labels.get("ack_type"), AcknowledgeType):
+            task.labels["ack_type"] = kind.value  # Taskiq sends the text of labels, which is another one here
+        check_labels(task_name, task.labels)
+        super()._register_task(task_name, task)
+
     async def kick(self, message: BrokerMessage) -> None:
         """Publish a task. When this returns, a majority has it on disk.
 
         Raises:
-            UsageError: a label has a value that cannot be, or asks for a priority.
+            UsageError: if `check_labels` refuses a label.
             NotStored, OutcomeUnknown: as `Client.publish` does.
         """
         labels = message.labels
-        if "priority" in labels:
-            raise UsageError(f"task {message.task_name!r} has a priority, and {PRIORITY}")
+        check_labels(message.task_name, labels)
         topic = labels.get("queue_name") or self.topic
         publish = partial(
             self.client.publish,
             topic,
             message.message,
             headers={"task": message.task_name, "id": message.task_id},
-            delay=seconds_of("delay", message),
-            ttl=seconds_of("ttl", message),
+            delay=seconds_of("delay", message.task_name, labels),
+            ttl=seconds_of("ttl", message.task_name, labels),
         )
         try:
             await publish()
@@ -253,16 +267,39 @@ async def drain(consumer: Consumer) -> None:
         log.debug("the client was closed before its consumer")
 
 
-def seconds_of(label: str, message: BrokerMessage) -> float | None:
+def check_labels(task: str, labels: Mapping[str, Any]) -> None:
+    """Refuse labels if the cluster or a worker cannot keep to them.
+
+    Args:
+        task: name of the task.
+        labels: as they are sent, or as the task is declared with.
+
+    Raises:
+        UsageError: one is a priority, an unknown ack_type, no number of seconds, or a queue that cannot be.
+    """
+    if "priority" in labels:
+        raise UsageError(f"task {task!r} has a priority, and {PRIORITY}")
+    ack_type = labels.get("ack_type")
+    if ack_type is not None and str(ack_type).lower() not in ACK_TYPES:
+        text = f"label ack_type of task {task!r} is {str(ack_type)!r}"
+        raise UsageError(f"{text}: give one of {', '.join(ACK_TYPES)}, as text")
+    for label in ("delay", "ttl"):
+        seconds_of(label, task, labels)
+    queue = labels.get("queue_name")
+    if queue and (error := check_topic_name(str(queue))):
+        raise UsageError(f"label queue_name of task {task!r} cannot be: {error}")
+
+
+def seconds_of(label: str, task: str, labels: Mapping[str, Any]) -> float | None:
     """Return a label as seconds, or None if the task has none.
 
     Raises:
         UsageError: it is no number.
     """
-    value = message.labels.get(label)
+    value = labels.get(label)
     if value is None:
         return None
     try:
         return float(value)
     except (TypeError, ValueError):
-        raise UsageError(f"label {label} of task {message.task_name!r} is {value!r}: give seconds") from None
+        raise UsageError(f"label {label} of task {task!r} is {value!r}: give seconds") from None

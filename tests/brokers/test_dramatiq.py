@@ -287,6 +287,19 @@ def test_a_priority_and_an_undeclared_queue_are_refused_by_name(broker: QuorumqB
         broker.join("default", timeout=10)
 
 
+def test_a_queue_that_no_topic_can_be_is_refused_where_it_is_declared() -> None:
+    """It was refused in the worker, by a line in its log for each try."""
+    broker = QuorumqBroker(prefix="shop.", middleware=[])
+    for name in (196 * "q", "a.deadletters"):
+        with pytest.raises(UsageError, match="topic name"):
+
+            @dramatiq.actor(queue_name=name, broker=broker)
+            def work() -> None: ...
+
+        assert not broker.get_declared_queues()
+    broker.declare_queue(195 * "q")
+
+
 def test_nodes_that_do_not_answer_are_a_closed_connection() -> None:
     broker = QuorumqBroker("127.0.0.1:1", timeout=0.2)
     broker.declare_queue("default")

@@ -160,6 +160,9 @@ async def test_a_task_goes_to_the_queue_that_it_names(nodes: aio.Cluster, broker
         ({"delay": "soon"}, "'soon'"),
         ({"ttl": -1}, "ttl"),
         ({"delay": 1e9}, "366"),
+        ({"ack_type": "whenever"}, "when_saved"),
+        ({"ack_type": AcknowledgeType.MANUAL}, "as text"),
+        ({"queue_name": "a b"}, "'a b'"),
     ],
 )
 def test_a_label_that_cannot_be_kept_is_refused_by_name(labels: dict[str, Any], text: str) -> None:
@@ -174,6 +177,18 @@ def test_a_label_that_cannot_be_kept_is_refused_by_name(labels: dict[str, Any], 
         assert text in str(caught.value.__cause__)
 
     test()
+
+
+@pytest.mark.parametrize(
+    "labels", [{"priority": 3}, {"delay": "soon"}, {"ack_type": "whenever"}, {"queue_name": 201 * "q"}]
+)
+def test_a_label_that_cannot_be_kept_is_refused_where_it_is_declared(labels: dict[str, Any]) -> None:
+    """The worker refused an unknown ack_type, and its tasks became dead letters."""
+    broker = QuorumqBroker()
+    with pytest.raises(UsageError, match=next(iter(labels))):
+
+        @broker.task(**labels)
+        async def work() -> None: ...
 
 
 @looped
@@ -194,8 +209,8 @@ async def test_a_task_longer_than_its_hold_runs_once(nodes: aio.Cluster, broker:
     assert ran == [1]
 
 
-@pytest.mark.parametrize("ack_type", list(AcknowledgeType))
-def test_each_ack_type_acks_when_it_says(ack_type: AcknowledgeType) -> None:
+@pytest.mark.parametrize("ack_type", [*AcknowledgeType, *(one.value for one in AcknowledgeType)])
+def test_each_ack_type_acks_when_it_says(ack_type: AcknowledgeType | str) -> None:
     @looped
     async def test(nodes: aio.Cluster, broker: QuorumqBroker) -> None:
         held: list[int] = []
@@ -210,10 +225,10 @@ def test_each_ack_type_acks_when_it_says(ack_type: AcknowledgeType) -> None:
 
         broker.result_backend = Backend()
 
-        @broker.task(ack_type=ack_type.value)
+        @broker.task(ack_type=ack_type)
         async def work(context: Context = TaskiqDepends()) -> None:  # noqa: B008
             held.append(await unsettled())
-            if ack_type is AcknowledgeType.MANUAL:
+            if ack_type == AcknowledgeType.MANUAL:
                 await context.ack()
 
         worker = Worker(broker)
@@ -221,8 +236,8 @@ def test_each_ack_type_acks_when_it_says(ack_type: AcknowledgeType) -> None:
         await until(lambda: len(held) == 2)
         await settled(nodes)
         await worker.stop()
-        during = 0 if ack_type is AcknowledgeType.WHEN_RECEIVED else 1
-        at_the_result = 1 if ack_type is AcknowledgeType.WHEN_SAVED else 0
+        during = 0 if ack_type == AcknowledgeType.WHEN_RECEIVED else 1
+        at_the_result = 1 if ack_type == AcknowledgeType.WHEN_SAVED else 0
         assert held == [during, at_the_result]
 
     test()

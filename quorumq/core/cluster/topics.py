@@ -340,15 +340,21 @@ def required_sets(
     return [tuple(each) for each in sets]
 
 
-def check_topic_request(request: CreateTopic, nodes: tuple[NodeId, ...], machines: Machines = ()) -> str:
-    """Return the error in a topic's creation, or ""."""
-    name = request.name
+def check_topic_name(name: str) -> str:
+    """Return the error in a topic's name, or ""."""
     allowed = all(character.isascii() and (character.isalnum() or character in "._-") for character in name)
     if not name or not allowed or len(name) > limits.NAME_BYTES_MAX or name.endswith(".deadletters"):
         return (
             f"topic name is {name[:50]!r}: it must have 1 to {limits.NAME_BYTES_MAX} letters, digits, '.', '_' or "
             "'-', and not end in '.deadletters'"
         )
+    return ""
+
+
+def check_topic_request(request: CreateTopic, nodes: tuple[NodeId, ...], machines: Machines = ()) -> str:
+    """Return the error in a topic's creation, or ""."""
+    if error := check_topic_name(request.name):
+        return error
     sites = len({machine for _, machine in machines} or nodes)
     if request.rf % 2 == 0 or not 1 <= request.rf <= sites:
         items = "machines, as no machine has two replicas of a partition" if machines else "nodes"
