@@ -107,9 +107,7 @@ class Story:
         fitting = [name for name in producer_ids if named[1] in (name, without_nonce(name))]
         if len(fitting) != 1:
             names = ", ".join(f"{name}[0]" for name in list(producer_ids)[:8]) or "none at all"
-            raise ValueError(
-                f"{message!r}: {len(fitting)} producer ids here are called so; there are: {names}"
-            )
+            raise ValueError(f"{message!r}: {len(fitting)} producer ids have this name; there are: {names}")
         return fitting[0], int(named[2])
 
     def shown(self, most: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from quorumq.history import Row
 from sim.__main__ import main
 from sim.replay import replay
+from sim.rules import rule_named
 from sim.runner import run_schedule
 from sim.schedule import Schedule, draw
 from sim.shrink.minimal import minimal
@@ -21,6 +23,24 @@ from sim.shrink.shrinker import checker_of, time_of
 from sim.shrink.simpler import PLAIN, fitted, richness, smaller, with_only
 
 RULE, SEED = "hold-majority-1", 19
+PAGE = Path(__file__).parents[2] / "docs/verification.md"
+
+
+def test_the_page_names_a_seed_that_breaks_a_promise_without_the_rule() -> None:
+    """A change that gives the seed another run has to change the page, too."""
+    named = re.findall(r"--seed (\d+) --without (\S+)", PAGE.read_text())
+    assert named == 2 * [(str(SEED), RULE)]
+    assert replay(draw(SEED), rule_named(RULE)).violations
+
+
+def test_the_page_follows_a_message_of_its_seed(tmp_path: Path) -> None:
+    text = PAGE.read_text()
+    ((message, seed),) = re.findall(r"diagram h\.jsonl --follow '(.*)'   # of seed (\d+)", text)
+    assert f"sim run --seed {seed} --history h.jsonl" in text
+    history = str(tmp_path / "h.jsonl")
+    assert CliRunner().invoke(main, ["run", "--seed", seed, "--history", history]).exit_code == 0
+    followed = CliRunner().invoke(main, ["diagram", history, "--follow", message])
+    assert followed.exit_code == 0, followed.output
 
 
 @given(st.lists(st.integers(0, 60), unique=True), st.sets(st.integers(0, 60)))
