@@ -756,3 +756,13 @@ async def test_full_disks_are_said_once_however_often_the_nodes_say_it() -> None
     error = attempts.error(10, writes=True)
     assert type(error) is StorageFull
     assert "connection refused" in str(error), "something else is the case as well"
+
+
+def test_nodes_that_say_the_same_are_named_together() -> None:
+    attempts = Attempts("fetch")
+    for where in ("n1 (a:1)", "n2 (b:1)", "n1 (a:1)"):
+        attempts.note(where, "a majority is in quarantine")
+    attempts.note("n3 (c:1)", "connection refused")
+    assert str(attempts.error(10, writes=False)).endswith(
+        "Tried n1 (a:1), n2 (b:1): a majority is in quarantine (3 times); n3 (c:1): connection refused"
+    )

@@ -136,9 +136,13 @@ class Attempts:
 
     def error(self, seconds: float, *, writes: bool) -> QuorumqError:
         """Return the error to raise now that the time is over."""
+        alike: dict[str, dict[str, int]] = {}  # counts of the nodes that say the same
+        for (where, cause), count in self.causes.items():
+            alike.setdefault(cause, {})[where] = count
         causes = [
-            f"{where}: {cause}" + (f" ({count} times)" if count > 1 else "")
-            for (where, cause), count in self.causes.items()
+            f"{', '.join(wheres)}: {cause}" + (f" ({count} times)" if count > 1 else "")
+            for cause, wheres in alike.items()
+            for count in (sum(wheres.values()),)
         ]
         more = f"; and {len(causes) - CAUSES_SHOWN} more" if len(causes) > CAUSES_SHOWN else ""
         tried = "; ".join(causes[-CAUSES_SHOWN:]) + more or "no node could be tried in that time"
