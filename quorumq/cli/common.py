@@ -429,12 +429,16 @@ async def confirmed(question: str) -> None:
     """Ask on standard error, and go on only after y or yes.
 
     Raises:
-        click.Abort: the answer was another one, or there was none.
+        click.Abort: the answer was another one.
+        UsageError: there was none.
     """
     say(f"{question} [y/N]: ", nl=False, err=True)
     answer = b""
     with suppress(UsageError):  # no answer
         while b"\n" not in answer and len(answer) < ANSWER_MAX and (more := await read_input(ANSWER_MAX)):
             answer += more
+    if not answer:
+        say("", err=True)
+        raise UsageError("standard input has no answer: give --yes")
     if answer.partition(b"\n")[0].strip().lower() not in (b"y", b"yes"):
         raise click.Abort

@@ -129,7 +129,7 @@ def test_in_the_background_of_a_shell_ctrl_c_stays_ignored(
         ("publish closed --lines <&-", 64, "standard input is closed"),
         ("publish closed --file - <&-", 64, "standard input is closed"),
         ("publish closed --lines 0>/dev/null", 64, "standard input cannot be read"),
-        ("purge closed --group g <&-", 1, "Aborted"),
+        ("purge closed --group g <&-", 64, "standard input has no answer: give --yes"),
         ("consume closed --group g --wait 0 >&-", 64, "standard output is closed"),
         ("publish closed message 2>&-", 0, ""),
         ("consume closed --group g --wait 0 2>&-", 0, ""),
