@@ -77,7 +77,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "one-flag-expires",
         "a majority says that a message has expired",
-        ((HoldRound, "is_over", lambda self, late: bool(late)),),
+        ((HoldRound, "is_expired", lambda self, expired: bool(expired)),),
         profile="clocks",
     ),
     Rule(

@@ -548,5 +548,5 @@ def test_a_round_ahead_of_the_own_disk_waits_for_it() -> None:
     assert isinstance(round_, HoldRound)
     round_.answered_by.clear()
     round_.votes = Votes()
-    it._settle(core.context, round_, piggyback.cluster.now, timed_out=False)
+    it._decide(core.context, round_, piggyback.cluster.now, timed_out=False)
     assert round_.pending.covers(Span(piggyback.producer_id, 0, 1))

@@ -252,7 +252,7 @@ class FetchCoordinator(GroupReader):
                 if member != context.state.me:
                     owed = context.state.releases_owed(member, now)
                     effects.append(Send(member, message._replace(released=owed) if owed else message))
-        effects += self._settle(context, round_, now, timed_out=False)
+        effects += self._decide(context, round_, now, timed_out=False)
         self._hurry(context, now)
         return effects
 
@@ -290,7 +290,7 @@ class FetchCoordinator(GroupReader):
         if message.error and (message.error == Code.UNKNOWN_TOPIC or self.is_ahead(message, sender)):
             return self.teach(context, message.round, sender)
         effects = self._count(context, round_, sender, incarnation, message, now)
-        effects += self._settle(context, round_, now, timed_out=False)
+        effects += self._decide(context, round_, now, timed_out=False)
         self._hurry(context, now)
         return effects + self.advance(context, now)
 
@@ -351,7 +351,7 @@ class FetchCoordinator(GroupReader):
                 effects += replica.learning.tell(sender, group, stale, replica.epoch)
         return effects
 
-    def _settle(self, context: Context, round_: HoldRound, now: Now, *, timed_out: bool) -> list[Effect]:
+    def _decide(self, context: Context, round_: HoldRound, now: Now, *, timed_out: bool) -> list[Effect]:
         """Decide which messages are won and which are lost; close the round when nothing is pending."""
         effects: list[Effect] = []
         replica = round_.replica
@@ -360,16 +360,16 @@ class FetchCoordinator(GroupReader):
         mine = 1 << round_.members.index(context.state.me)
         lost: list[Span] = []
         buried: list[tuple[Span, Attempts, str]] = []
-        for span, yes, no, dead, late, attempts in round_.atoms(valid):
+        for span, yes, no, exhausted, expired, attempts in round_.atoms(valid):
             if round_.is_won(yes, mine):
-                if dead and round_.is_majority(dead):
+                if exhausted and round_.is_majority(exhausted):
                     buried.append((span, attempts, "max-deliveries"))
-                elif dead & ~mine and not dead & mine and is_exhausted(attempts, most):
+                elif exhausted & ~mine and not exhausted & mine and is_exhausted(attempts, most):
                     effects += self._learn(round_, span, attempts, now)
                     lost.append(span)  # to be asked for again, with the count that others know of
-                elif late and round_.is_over(late):
+                elif expired and round_.is_expired(expired):
                     buried.append((span, attempts, "expired"))
-                elif late and not timed_out and not round_.everyone:
+                elif expired and not timed_out and not round_.everyone:
                     continue  # clocks differ: the others decide, if they answer in time
                 else:
                     effects += self._win(context, round_, span, attempts, now)
@@ -465,7 +465,7 @@ class FetchCoordinator(GroupReader):
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
         round_ = self.rounds[number]
         assert isinstance(round_, HoldRound)
-        effects = self._settle(context, round_, now, timed_out=True)
+        effects = self._decide(context, round_, now, timed_out=True)
         return effects + self.advance(context, now)
 
     # -------------------------------------------------------------------- answer

@@ -7,7 +7,7 @@ A HOLD is won in these steps:
 2. Each replica decides its vote on each message by `fate.on_hold`, and answers with a `HoldReply`. docs/protocol.md
    calls its parts OK (`Granted`), TOMB (`SpanRecord`), NOK (`Refused`), NOT_DUE (`NotDue`) and ABSTAIN (`abstained`).
 3. `HoldRound.count` adds the votes of one reply. `HoldRound.atoms` returns the messages in runs of equal votes.
-4. `FetchCoordinator._settle` asks `HoldRound.is_won` about each run, and releases lost messages at all replicas.
+4. `FetchCoordinator._decide` asks `HoldRound.is_won` about each run, and releases lost messages at all replicas.
 5. `FetchCoordinator.still_ours` looks at hold, record and deadline again in the step that answers the client.
 """
 
@@ -37,7 +37,7 @@ HELD_HINT_MAX_S = 0.5
 """Seconds after its round until a node asks again for messages that another one holds, at most: their RELEASE may have
 come before the news of the hold, or not at all."""
 
-NO, DEAD, LATE = 64, 128, 192
+NO, EXHAUSTED, EXPIRED = 64, 128, 192
 """First bits of the members that said so of a message (see `Atom`); the bits of those that said OK are the lowest."""
 assert NODES_MAX <= NO
 
@@ -48,8 +48,8 @@ class Atom(NamedTuple):
     span: Span
     yes: int  # valid members that said OK and did not say no as well
     no: int
-    dead: int  # members that see no deliveries left
-    late: int  # members that see no time left
+    exhausted: int  # members that see no deliveries left
+    expired: int  # members that see no time left
     attempts: Attempts  # attempts that ended before
 
 
@@ -124,7 +124,7 @@ class HoldRound(Round):
             ended = Attempts(0, 0, attempts, *item[5:])
             if ended != NO_ATTEMPTS:
                 self.attempts.update(span, lambda old, new=ended: greater(old or new, new))  # type: ignore[misc]
-            said |= (bit << DEAD if exhausted else 0) | (bit << LATE if expired else 0)
+            said |= (bit << EXHAUSTED if exhausted else 0) | (bit << EXPIRED if expired else 0)
             if said:
                 self.votes.add((span,), said)
         for span, _, ballot, remaining, _, claimed, *_ in reply.not_due:
@@ -199,8 +199,8 @@ class HoldRound(Round):
                 part,
                 votes & valid & ~(votes >> NO),
                 votes >> NO & lane,
-                votes >> DEAD & valid,
-                votes >> LATE & valid,
+                votes >> EXHAUSTED & valid,
+                votes >> EXPIRED & valid,
                 attempts or NO_ATTEMPTS,
             )
             for span in self.pending.items()
@@ -217,9 +217,9 @@ class HoldRound(Round):
         """Return True if a majority said OK (``yes``), this node (``mine``) included."""
         return self.is_majority(yes) and bool(yes & mine)
 
-    def is_over(self, late: int) -> bool:
+    def is_expired(self, expired: int) -> bool:
         """Return True if a majority of the clocks says that the message's time to live is over."""
-        return self.is_majority(late)
+        return self.is_majority(expired)
 
 
 def wants_of(granted: tuple[Granted, ...], redrives: SpanMap[int]) -> tuple[Want, ...]:
