@@ -40,7 +40,7 @@ def tidy(core: NodeCore, now: Now, *, keeps_given: bool) -> None:
             replica.quarantine_until = 0.0
         for view in replica.views.groups.values():
             for ready in (view.available, view.suspects):
-                ready.told_until = 0.0
+                ready.hint_after = 0.0
     state.answering = dict(state.links)  # no message is lost because it was sent too early
     state.inbound.clear()
     if not any(replica.quarantine_until for replica in core.replicas.values()):

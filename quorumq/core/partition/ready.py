@@ -20,15 +20,15 @@ class ReadyMessages:
         spans: the messages, each with the size of the largest lot that may deliver it; 0: with any others.
         batches: the batches that they are in, oldest first: when it was made (ms of our monotonic clock), batch number
             (both are the key), available since (mono), and the number of its messages that are available.
-        told_until: monotonic time before which no other client gets the `suspects` hint; 0.0 if no suspect is ready.
+        hint_after: monotonic time before which no other client gets the `suspects` hint; 0.0 if no suspect is ready.
     """
 
-    __slots__ = ("batches", "spans", "told_until")
+    __slots__ = ("batches", "hint_after", "spans")
 
     def __init__(self) -> None:
         self.spans: SpanMap[int] = SpanMap()
         self.batches = Rows("qQdI", 2)
-        self.told_until = 0.0
+        self.hint_after = 0.0
 
     @property
     def messages(self) -> int:
@@ -47,13 +47,13 @@ class ReadyMessages:
         if before + balance:
             self.batches.put((*key, since, before + balance))
         elif not self.batches.size:
-            self.told_until = 0.0
+            self.hint_after = 0.0
 
     def drop_batch(self, key: tuple[int, int]) -> None:
         """Drop the batch with that key from `batches`: none of its messages is available any more."""
         self.batches.pop(key)
         if not self.batches.size:
-            self.told_until = 0.0
+            self.hint_after = 0.0
 
     def withdraw(self, key: tuple[int, int], spans: list[Span]) -> None:
         """Drop the batch with that key, which had ``spans``, as it is not here any more."""

@@ -101,7 +101,7 @@ class FetchCoordinator(GroupReader):
             began, self.tried = context.state.round_count, True
             effects += self._start_rounds(context, now)
             if context.state.round_count == began and not (over and self.tried):
-                self.hinted = not self.won and self._tells(context, now)
+                self.hinted = not self.won and self._take_hint(context, now)
                 return effects + self.answer(context, now) if self.hinted else effects
         return effects
 
@@ -133,7 +133,7 @@ class FetchCoordinator(GroupReader):
                 effects += context.free([given], now)
         if self.won and self.won[0].lot:  # a client with the hint has come, or need not
             for partition in self.partitions:
-                context.replicas[partition].group(self.request.group).suspects.told_until = 0.0
+                context.replicas[partition].group(self.request.group).suspects.hint_after = 0.0
         return effects
 
     def _turns(self, context: Context) -> list[tuple[PartitionId, bool]]:
@@ -489,28 +489,27 @@ class FetchCoordinator(GroupReader):
             )
             return self.fail(context, Code.TOO_FEW_REPLICAS, detail, 2, 1)
         context.remember_given(self.key, given, max([won.expires for won in self.won], default=now.mono))
-        hinted = self.hinted or self._tells(context, now)
+        hinted = self.hinted or self._take_hint(context, now)
         reply = m.FetchReply(self.request.sent_at, self.request.hold_time, tuple(slices), hinted)
         return self.finish(context, reply)
 
-    def _tells(self, context: Context, now: Now) -> bool:
-        """Return True if a client with messages in hand is to learn that it would get suspects without them.
+    def _take_hint(self, context: Context, now: Now) -> bool:
+        """Return True if this client, which has messages in hand, is to learn that it would get suspects without them.
 
-        One client of a group gets the hint at a time, and has its hold time to come: else all clients would empty
-        their hands at once.
+        Then no other client of the group gets the hint for a hold time: else all would empty their hands at once.
         """
         if self.request.idle or self.unregistered or self.request.spans:
             return False
         views = [context.replicas[partition].group(self.request.group) for partition in self.partitions]
         waiting = [view.suspects for view in views if view.suspects.batches]
-        if not waiting or any(now.mono < view.suspects.told_until for view in views):
+        if not waiting or any(now.mono < view.suspects.hint_after for view in views):
             return False
         times = [view.available.oldest_ms for view in views]
         oldest = [ms for ms in times if ms is not None]
         if oldest and all(ready.oldest_ms is None or min(oldest) <= ready.oldest_ms for ready in waiting):
             return False
         for ready in waiting:
-            ready.told_until = now.mono + self.request.hold_time
+            ready.hint_after = now.mono + self.request.hold_time
         return True
 
     def still_ours(self, replica: Replica, won: Won, now: Now) -> list[Span]:
