@@ -241,7 +241,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "returned-is-unproven",
         "when payload comes back after RECLAIM, the clock is its minimum ballot",
-        ((Views, "raise_floors", lambda self, spans: None),),
+        ((Views, "raise_min_ballots", lambda self, spans: None),),
         survives="a late ACK, RECLAIM at two replicas, a new group, and payload from the third",
         test="test_reclaim::test_an_ack_is_not_proven_by_ballots_that_went_with_a_payload_that_came_back",
     ),

@@ -122,7 +122,7 @@ class Timers:
             case ("look" | "compare" | "sweep",) | ("batch", *_) if waits:
                 context.costly.put(NO_CALLER, limits.COSTLY_PER_STEP, timer, timer)
             case ("batch", partition, number, first):
-                self._kept(partition).storing.on_offered(number, first, now)
+                self._kept(partition).storing.refresh_rest(number, first, now)
             case ("tokens", topic, group):
                 context.limiting.wake(topic, group, context.parking.lines)
             case ("look",):

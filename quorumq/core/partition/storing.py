@@ -54,7 +54,7 @@ class Storing(ClosingComponent):
         for span, shift in new:
             back = self.batches.put(span, Slot(number, shift))
             if back:
-                self.views.raise_floors(back)
+                self.views.raise_min_ballots(back)
         mono_ms = int(1000 * now.mono)
         return BatchStored(number, part.batch, now.wall_ms, age_ms, self.node.incarnation.n, mono_ms), "", ""
 
@@ -137,7 +137,7 @@ class Storing(ClosingComponent):
 
     def load(self, record: BatchStored, ttl_s: float, now: Now) -> None:
         """Take new messages from a batch of the journal, at start; `Views.refresh_all` follows."""
-        self.views.raise_floors(self.batches.load(record, ttl_s, now))
+        self.views.raise_min_ballots(self.batches.load(record, ttl_s, now))
 
     def on_durable(self, number: int, now: Now) -> None:
         """Make the messages of batch ``number``, which is on disk, available now."""
@@ -146,8 +146,8 @@ class Storing(ClosingComponent):
             batch.durable = True
             self.views.refresh_batch(batch, now)
 
-    def on_offered(self, number: int, first: int, now: Now) -> None:
-        """Offer the next sections of batch ``number`` to the groups, after the first ones."""
+    def refresh_rest(self, number: int, first: int, now: Now) -> None:
+        """Make the next spans of batch ``number`` available, from index ``first`` on: a step has time for some."""
         batch = self.batches.stored.get(number)
         if batch is not None:
             self.views.refresh_batch(batch, now, first)

@@ -440,7 +440,7 @@ class Views:
             self._refresh_one(home.dead, span, now)
 
     def refresh_batch(self, batch: StoredBatch, now: Now, first: int = 0) -> None:
-        """Refresh a durable, or due, batch: its sections from ``first`` on, as many as one step has time for."""
+        """Refresh a durable, or due, batch: its spans from index ``first`` on, as many as one step has time for."""
         stop = first + max(1, REFRESHED_PER_STEP // max(1, len(self.groups)))
         for section in batch.header.spans[first:stop]:
             for view in self.groups.values():
@@ -468,7 +468,7 @@ class Views:
             view.suspects.withdraw(batch.key, spans)
             view.kept.withdraw(batch.key, spans)
 
-    def raise_floors(self, spans: list[Span]) -> None:
+    def raise_min_ballots(self, spans: list[Span]) -> None:
         """Raise the minimum ballots of ``spans``, whose payload was stored again, to our clock: no forgotten grant is
         above it."""
         for view in self.groups.values():
