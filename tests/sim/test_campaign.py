@@ -50,13 +50,13 @@ def pulls_after_the_grace(self: Batches, entry: Missing, now: Now) -> bool:
     return entry.since + self.node.config.sync_grace <= now.mono
 
 
-_go_on = SplitCoordinator._go_on
+_answer_or_wait = SplitCoordinator._answer_or_wait
 
 
 def waits_for_other_sub_fetches(
     self: SplitCoordinator, context: Context, now: Now, ended: SubFetch | None = None
 ) -> list[Effect]:
-    return _go_on(self, context, now)
+    return _answer_or_wait(self, context, now)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def waits_for_other_sub_fetches(
         (1110, Batches, "_is_overdue", pulls_after_the_grace),
         (46, Voter, "_refuse_untrusted", lambda *args: []),
         (241, Placing, "wait_to_adopt", lambda *args: []),
-        (1009, SplitCoordinator, "_go_on", waits_for_other_sub_fetches),
+        (1009, SplitCoordinator, "_answer_or_wait", waits_for_other_sub_fetches),
     ],
 )
 def test_the_calm_profile_finds_long_waits(

@@ -87,7 +87,8 @@ class SplitCoordinator(GroupReader):
     """One client's FETCH, split into sub-fetches: one for each node that serves some of its partitions."""
 
     __slots__ = (
-        "again_at", "asked", "crowded", "over", "pause", "problem", "slices", "started", "sub_fetches", "unserved",
+        "again_at", "crowded", "failed", "gathering", "pause", "problem", "slices", "started", "sub_fetches",
+        "unserved",
     )  # fmt: skip
 
     def __init__(self, key: int, request: m.Fetch, partitions: tuple[PartitionId, ...], now: Now) -> None:
@@ -95,12 +96,12 @@ class SplitCoordinator(GroupReader):
         self.started = now.mono
         self.slices: list[m.Slice] = []
         self.sub_fetches: dict[int, SubFetch] = {}  # by round
-        self.asked: dict[NodeId, None] = {}  # nodes that refused or did not answer
+        self.failed: dict[NodeId, None] = {}  # nodes that refused or did not answer
         self.unserved: list[SubFetch] = []  # not open: each node has refused their partitions
         self.again_at = 0.0  # when these are asked for again
         self.pause = ASK_AGAIN_S[0]  # seconds until then, the next time
         self.problem: m.Failed | None = None
-        self.over = False
+        self.gathering = False  # enough is here, and the other sub-fetches have a moment more
         self.crowded = False  # a reply exceeded a limit
 
     def start(self, context: Context, now: Now) -> list[Effect]:
@@ -111,9 +112,9 @@ class SplitCoordinator(GroupReader):
         self.unserved.clear()
         messages = max(0, self.request.max_messages - self.won_messages)
         size = max(0, self.request.max_bytes - self.won_bytes)
-        return self._open_legs(context, self.partitions, messages, size, now)
+        return self._open_sub_fetches(context, self.partitions, messages, size, now)
 
-    def _open_legs(
+    def _open_sub_fetches(
         self, context: Context, partitions: tuple[PartitionId, ...], messages: int, size: int, now: Now
     ) -> list[Effect]:
         """Ask one node for each partition, dividing the limits of ``messages`` and bytes (``size``) among them."""
@@ -164,11 +165,11 @@ class SplitCoordinator(GroupReader):
     def _target(self, context: Context, partition: PartitionId, at: int, now: Now) -> NodeId | None:
         """Return the node to ask: this one if it can, else a linked replica that has not failed this request."""
         members = context.catalogue.members_of(partition)
-        if context.may_coordinate(partition, now) and context.state.me not in self.asked:
+        if context.may_coordinate(partition, now) and context.state.me not in self.failed:
             return context.state.me
         turn = (context.fetches + at) % max(1, len(members))
         for member in members[turn:] + members[:turn]:
-            if member in context.state.answering and member not in self.asked:
+            if member in context.state.answering and member not in self.failed:
                 return member
         return None
 
@@ -204,24 +205,24 @@ class SplitCoordinator(GroupReader):
             self.won_bytes += size
         if message.code:
             self.problem = m.Failed(message.code, message.detail, 1, 0)
-            self.asked[sender] = None
+            self.failed[sender] = None
             if message.code != Code.OUTCOME_UNKNOWN:
                 self.unsure.pop(message.round, None)
         if not message.slices:
-            return effects + self._go_on(context, now, ended)
-        return effects + self._go_on(context, now)
+            return effects + self._answer_or_wait(context, now, ended)
+        return effects + self._answer_or_wait(context, now)
 
     def _takes_suspects(self, context: Context) -> bool:
-        """Return True if suspects replace the first deliveries received so far, or if there are none. Ages of several
+        """Return True if suspects replace the first deliveries received so far, or if there are none.
 
-        nodes cannot be compared, so chance decides, and neither kind starves.
+        Why by chance: ages of messages at several nodes cannot be compared, and so neither kind starves.
         """
         if not self.slices:
             return True
         share = 0.0 if self.request.had_lot or is_suspect(self.slices[0]) else SUSPECT_SHARE
         return share > 0 and context.rng.random() < share
 
-    def _go_on(self, context: Context, now: Now, ended: SubFetch | None = None) -> list[Effect]:
+    def _answer_or_wait(self, context: Context, now: Now, ended: SubFetch | None = None) -> list[Effect]:
         """Answer, or wait for the other sub-fetches. One that ``ended`` with no message is asked for anew meanwhile.
 
         Why: its node may have left the replica set, and no node would look at its partitions while others are parked.
@@ -230,7 +231,7 @@ class SplitCoordinator(GroupReader):
         full = self.won_messages >= self.request.max_messages or self.won_bytes >= self.request.max_bytes
         full = full or self.crowded or any(map(is_suspect, self.slices)) or (self.hinted and not self.slices)
         at_once = (
-            ended is not None and ended.node not in self.asked and now.mono < ended.since + ASK_AGAIN_S[0]
+            ended is not None and ended.node not in self.failed and now.mono < ended.since + ASK_AGAIN_S[0]
         )
         if ended is not None and at_once and not (enough or full) and now.mono < self.park_until:
             # The group may be refused there, and a pattern's FETCH goes on without the topic: no storm of sub-fetches.
@@ -243,9 +244,9 @@ class SplitCoordinator(GroupReader):
         if full:
             return self._answer(context, now)
         if ended is not None and not enough and now.mono < self.park_until:
-            return self._open_legs(context, *ended[3:], now)
-        if enough and not self.over:
-            self.over = True
+            return self._open_sub_fetches(context, *ended[3:], now)
+        if enough and not self.gathering:
+            self.gathering = True
             context.state.at(now.mono + GATHER_S, ("gathered", self.key))
         return []
 
@@ -261,11 +262,11 @@ class SplitCoordinator(GroupReader):
 
     def go_on(self, context: Context, now: Now) -> list[Effect]:
         """Ask again for partitions that each node has refused, as a slot may vote by now, or answered at once."""
-        self.asked.clear()
+        self.failed.clear()
         if not self.sub_fetches:
-            return self._go_on(context, now)
+            return self._answer_or_wait(context, now)
         again, self.unserved = self.unserved, []
-        return [effect for ended in again for effect in self._open_legs(context, *ended[3:], now)]
+        return [effect for ended in again for effect in self._open_sub_fetches(context, *ended[3:], now)]
 
     def on_gathered(self, context: Context, now: Now) -> list[Effect]:
         """Answer: there is enough, and the other sub-fetches have had their chance."""
@@ -296,11 +297,11 @@ class SplitCoordinator(GroupReader):
             return []
         del self.sub_fetches[number]
         self.close_round(context, number)
-        self.asked[sub_fetch.node] = None
+        self.failed[sub_fetch.node] = None
         self.problem = m.Failed(
             Code.TOO_FEW_REPLICAS, f"node {sub_fetch.node} did not answer: ask another node", 1, 0
         )
-        return call_off(context, number, sub_fetch.node) + self._go_on(context, now, sub_fetch)
+        return call_off(context, number, sub_fetch.node) + self._answer_or_wait(context, now, sub_fetch)
 
     def _answer(self, context: Context, now: Now) -> list[Effect]:
         effects = self._cancel(context)
