@@ -254,9 +254,9 @@ class Node:
     def _note_trust(self) -> None:
         """Say when this directory is trusted, and end its resync."""
         core = self.core
-        if self._moved and not core.trust.moved and core.trust.located is not None:
+        if self._moved and not core.trust.moved and core.trust.journal_location is not None:
             self._moved = False
-            self.log.warning("directory_trusted", reason=core.trust.located.why)
+            self.log.warning("directory_trusted", reason=core.trust.journal_location.why)
         if self._resyncing and core.state.trusted and not self.committer.committing:
             self._end_resync()
 

@@ -287,7 +287,7 @@ def open_node(
         core.state.next_batch = max(core.state.next_batch, store.next_number)
         if core.trust.moved:
             log.warning(
-                "directory_moved", reason=core.trust.explain_suspicion(core.context), data_dir=config.data_dir
+                "directory_moved", reason=core.trust.explain_moved(core.context), data_dir=config.data_dir
             )
         elif newest:
             reason = (
@@ -296,8 +296,12 @@ def open_node(
                 else "nothing was in doubt: it was not moved"
             )
             log.warning("directory_is_newest", reason=reason, data_dir=config.data_dir)
-        elif core.trust.located is not None and core.trust.located.why:
-            log.info("directory_was_moved", reason=core.trust.located.why, by_start=core.trust.located.n)
+        elif core.trust.journal_location is not None and core.trust.journal_location.why:
+            log.info(
+                "directory_was_moved",
+                reason=core.trust.journal_location.why,
+                by_start=core.trust.journal_location.n,
+            )
         if core.state.moved_s:
             log.warning(
                 "time_of_day_moved",

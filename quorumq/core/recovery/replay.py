@@ -179,7 +179,7 @@ class Replay:
         incarnation = Incarnation(starts + 1, nonce)
         if self.stop is not None and (self.stop.incarnation != self.last or self.trust.is_elsewhere):
             self.stop = None  # it names another start, or another copy of the directory
-        quarantine = limits.QUARANTINE_SHARE * self.config.hold_time_max if self.trust.once else 0.0
+        quarantine = limits.QUARANTINE_SHARE * self.config.hold_time_max if self.trust.was_trusted else 0.0
         if self.stop is not None:
             quarantine = self.stop.quarantine_s
         state = NodeState(

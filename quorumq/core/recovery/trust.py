@@ -55,9 +55,9 @@ class Trust:
 
     Attributes:
         location: location of the directory at this start, as a number; 0 if the driver cannot tell.
-        located: location of the directory by the journal; None if it names none.
+        journal_location: location of the directory by the journal; None if it names none.
         starts: the last starts of this directory, this one last.
-        once: True if it could be trusted in this start or one before.
+        was_trusted: True if it could be trusted in this start or one before.
         moved: True if it may be an old copy: no vote until every other node has been heard.
         resync: the resync in progress; None if none is needed.
         above: start count up to which missing starts are covered by an earlier resync.
@@ -68,9 +68,9 @@ class Trust:
 
     config: NodeConfig
     location: int
-    located: r.DirectoryLocation | None = None
+    journal_location: r.DirectoryLocation | None = None
     starts: tuple[r.Started, ...] = ()
-    once: bool = False
+    was_trusted: bool = False
     moved: bool = False
     resync: Resync | None = None
     above: int = 0
@@ -84,27 +84,27 @@ class Trust:
     def note_start(self, start: r.Started) -> None:
         self.starts = (*(earlier for earlier in self.starts if earlier != start), start)[-STARTS_KEPT:]
 
-    def replay(self, record: r.Trusted | r.TrustLost | r.DirectoryLocation, starts: int) -> int:
-        """Take in a record of the journal, which has ``starts`` starts so far; return how many there are after it."""
+    def replay(self, record: r.Trusted | r.TrustLost | r.DirectoryLocation, start_count: int) -> int:
+        """Take in a record of the journal, which has ``start_count`` starts so far; return their count after it."""
         if isinstance(record, r.Trusted):
-            self.once, self.resync = True, None
+            self.was_trusted, self.resync = True, None
         elif isinstance(record, r.DirectoryLocation):
-            self.located = record
+            self.journal_location = record
         else:
-            self.once, self.resync = False, Resync(record.reason)
-            self.above = max(self.above, record.above or far_above(starts))
-            return max(starts, self.above)
-        return starts
+            self.was_trusted, self.resync = False, Resync(record.reason)
+            self.above = max(self.above, record.above or far_above(start_count))
+            return max(start_count, self.above)
+        return start_count
 
     def snapshot(self, *, trusted: bool) -> list[r.JournalRecord]:
         records: list[r.JournalRecord] = []
         if self.above or self.resync is not None:
             reason = self.resync.reason if self.resync is not None else "before the last resync"
             records.append(r.TrustLost(self.above, reason))
-        if trusted or (self.moved and self.once):
+        if trusted or (self.moved and self.was_trusted):
             records.append(r.Trusted())
-        if self.located is not None:
-            records.append(self.located)
+        if self.journal_location is not None:
+            records.append(self.journal_location)
         return records
 
     # --------------------------------------------------------------------- the place
@@ -112,26 +112,27 @@ class Trust:
     @property
     def is_elsewhere(self) -> bool:
         """Return True if the data directory was found elsewhere than the journal says."""
-        return bool(self.location) and self.located is not None and self.located.location != self.location
+        known = self.journal_location
+        return bool(self.location) and known is not None and known.location != self.location
 
-    def begin(self, starts: int, *, newest: bool) -> tuple[int, bool]:
+    def begin(self, start_count: int, *, newest: bool) -> tuple[int, bool]:
         """Return the start to begin above, and True if the directory is trusted now: the journal is read.
 
         Args:
-            starts: count of starts that the journal has seen.
+            start_count: count of starts that the journal has seen.
             newest: True if an operator says that this directory is the newest there is, wherever it lies.
         """
-        if self.has_joined and not self.once and self.resync is None:
+        if self.has_joined and not self.was_trusted and self.resync is None:
             self.resync = Resync("it was added to the cluster, and its directory is empty")
-            self.above = far_above(starts)
-            starts = self.above
+            self.above = far_above(start_count)
+            start_count = self.above
         elif self.is_elsewhere and self.resync is not None:
-            self.above = far_above(starts)  # an old copy may lack the last starts
-            return self.above, self.once
+            self.above = far_above(start_count)  # an old copy may lack the last starts
+            return self.above, self.was_trusted
         if self.resync is not None:
             self.resync.is_first = self.has_joined and self.above == FIRST_ABOVE
         self.moved = self.is_elsewhere and not newest
-        return starts, self.once and not self.moved
+        return start_count, self.was_trusted and not self.moved
 
     def start(self, context: Context) -> list[r.JournalRecord]:
         """Return the records of the directory for the first Persist of this start."""
@@ -140,24 +141,24 @@ class Trust:
         if self.resync is not None and self.is_elsewhere:
             records.append(r.TrustLost(self.above, self.resync.reason))
         if not self.moved:
-            records += self._trust_location(
+            records += self._adopt_location(
                 start,
                 "it could not be trusted anyway, and resyncs"
                 if self.resync is not None
                 else "an operator said that it is the newest there is",
             )
-        if self.has_joined and not self.once:
+        if self.has_joined and not self.was_trusted:
             assert self.resync is not None
             records.append(r.TrustLost(self.above, self.resync.reason))
         if self.is_alone(context) and not context.state.trusted:
             why = f"there is no other node to ask; {IF_ALL_WERE_RESTORED}"
-            records += [*self._trust_location(start, why), r.Trusted()]
+            records += [*self._adopt_location(start, why), r.Trusted()]
         return records
 
     def on_started(self, context: Context) -> None:
         """Go on after the first Persist is durable. A node that is alone has no other to ask."""
         if self.is_alone(context):
-            context.state.trusted = self.once = True
+            context.state.trusted = self.was_trusted = True
             self.moved = False
 
     @property
@@ -175,13 +176,14 @@ class Trust:
         """Return True if there is no other node to ask."""
         return context.catalogue.cluster.present == (self.config.node,)
 
-    def _trust_location(self, start: int, why: str) -> list[r.JournalRecord]:
+    def _adopt_location(self, start: int, why: str) -> list[r.JournalRecord]:
         """Return the record that makes this start's place the one that later starts compare theirs with."""
-        if not self.location or (self.located is not None and self.located.location == self.location):
+        known = self.journal_location
+        if not self.location or (known is not None and known.location == self.location):
             return []
-        why = f"it was copied here, or restored from a backup; {why}" if self.located is not None else ""
-        self.located = r.DirectoryLocation(self.location, start, why)
-        return [self.located]
+        why = f"it was copied here, or restored from a backup; {why}" if known is not None else ""
+        self.journal_location = r.DirectoryLocation(self.location, start, why)
+        return [self.journal_location]
 
     # -------------------------------------------------------------------- gaining it
 
@@ -207,8 +209,8 @@ class Trust:
         if self.unconfirmed(context):
             return []
         why = f"every other node was heard, and none knew of more; {IF_ALL_WERE_RESTORED}"
-        trusted = self._trust_location(context.state.incarnation.n, why)
-        return [Persist((*trusted, r.Trusted()), (Done(TOKEN_TRUSTED),))]
+        moved = self._adopt_location(context.state.incarnation.n, why)
+        return [Persist((*moved, r.Trusted()), (Done(TOKEN_TRUSTED),))]
 
     def end_resync(self, context: Context, now: Now) -> list[Effect]:
         """Regain trust once every needed answer is merged. The Trusted record follows all of them in the journal.
@@ -241,7 +243,7 @@ class Trust:
 
         A node that was added and was never trusted needs none: it has granted no hold.
         """
-        context.state.trusted = self.once = True
+        context.state.trusted = self.was_trusted = True
         self.moved = False
         if self.resync is None:
             return False
@@ -307,13 +309,13 @@ class Trust:
         context.state.trusted = False
         self.resync = Resync(reason)
         above = max(self.above, far_above(seen_n))
-        trusted = self._trust_location(context.state.incarnation.n, f"it was an old copy: {reason}")
+        moved = self._adopt_location(context.state.incarnation.n, f"it was an old copy: {reason}")
         self.moved = False
-        return [Persist((*trusted, r.TrustLost(above, reason)), (Done(TOKEN_LOST),))]
+        return [Persist((*moved, r.TrustLost(above, reason)), (Done(TOKEN_LOST),))]
 
     # --------------------------------------------------------------------- for people
 
-    def explain_suspicion(self, context: Context) -> str:
+    def explain_moved(self, context: Context) -> str:
         """Return why this node does not trust its directory yet, and what would have it go on; "" if it does."""
         if not self.moved:
             return ""
@@ -339,5 +341,5 @@ class Trust:
             f"still missing {', '.join(self.unconfirmed(context)) or 'nothing but its own disk'}"
         )
         if self.moved:
-            detail = f"node {me} takes part in nothing yet: {self.explain_suspicion(context)}"
+            detail = f"node {me} takes part in nothing yet: {self.explain_moved(context)}"
         return Failed(Code.NOT_STORED, detail, len(self.config.nodes), len(self.confirmed_by) + 1)
