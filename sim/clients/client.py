@@ -44,6 +44,13 @@ def nothing_done(answer: Answer) -> bool:
     return isinstance(answer, Refusal)
 
 
+def refuses(answer: Answer) -> bool:
+    """Return True if an answer says of something that was asked for that it was not done."""
+    if isinstance(answer, m.SettleReply):
+        return any(told_by(verdict)[0] == "fail" for verdict in answer.verdicts)
+    return nothing_done(answer)
+
+
 def outcome_of(answer: Answer, done: type) -> str:
     """Return ``ok`` if the answer is of that type, ``fail`` if nothing was done, else ``unknown``."""
     return "ok" if isinstance(answer, done) else "fail" if nothing_done(answer) else "unknown"
@@ -128,7 +135,7 @@ class Client:
         return op
 
     def arrives(self, node: str, caller: tuple[Client, int], request: m.ClientRequest) -> None:
-        """Deliver a copy of a request to its node. After an answer that nothing was done, no copy arrives."""
+        """Deliver a copy of a request to its node. After an answer that refuses something, no copy arrives."""
         op = caller[1]
         if op not in self.copies:
             return
@@ -172,7 +179,7 @@ class Client:
         self.world.messages += 1
         then, _ = self.pending.pop(op)
         reply = answer[0]
-        if nothing_done(reply) and self.copies.pop(op) > 1:  # the answer speaks of one of them
+        if refuses(reply) and self.copies.pop(op) > 1:  # the answer speaks of one of them
             then(None, None)
             return
         if isinstance(reply, m.TopicReply):
