@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.datasource import EqualTo
 
 from quorumq.core.cluster.deleted_names import DeletedNames, key_of_register
 from quorumq.core.cluster.topics import closed, with_layout
