@@ -41,6 +41,7 @@ BROKEN = {
     "quarantine-coordinator": "G2",
     "votes-wait-for-the-topic": "G2",
     "piggyback-is-voted-on": "G2",
+    "own-vote-not-needed": "G1",
     "piggyback-is-durable": "G1",
     "piggyback-not-where-refused": "piggyback",
     "owner-is-an-attempt": "G2",
@@ -173,6 +174,7 @@ BROKEN = {
 """The promise that breaks first without each rule."""
 
 EXHAUSTED = {
+    "own-vote-not-needed",
     "piggyback-is-durable",
     "piggyback-not-where-refused",
     "recovery-keeps-union",
