@@ -334,6 +334,21 @@ async def test_queues_are_listed_in_pages_by_name() -> None:
         assert (await it.sdk.ask("ListQueues", NextToken="\u20ac")).code == "InvalidParameterValue"
 
 
+async def test_a_queue_is_refused_with_other_attributes_and_a_refused_one_is_not_there() -> None:
+    """A queue made without attributes took those of the next CreateQueue. One whose policy named no queue was made."""
+    async with world("jobs") as it:
+        other = await it.sdk.ask("CreateQueue", QueueName="jobs", Attributes={"VisibilityTimeout": "31"})
+        assert other.code == "QueueNameExists"
+        await it.sdk.ok("CreateQueue", QueueName="jobs", Attributes={"VisibilityTimeout": "30"})
+        policy = json.dumps({"deadLetterTargetArn": "arn:aws:sqs:r:0:none", "maxReceiveCount": 3})
+        refused = await it.sdk.ask("CreateQueue", QueueName="new", Attributes={"RedrivePolicy": policy})
+        assert refused.code == "InvalidParameterValue"
+        assert await it.sdk.ok("ListQueues") == {"QueueUrls": [JOBS]}
+        await it.client.create_topic("native")  # it is no queue yet, and becomes one with attributes
+        await it.sdk.ok("CreateQueue", QueueName="native")
+        await it.sdk.ok("CreateQueue", QueueName="native", Attributes={"VisibilityTimeout": "31"})
+
+
 async def test_attributes_that_are_settings_of_a_topic_are_kept_there() -> None:
     async with world() as it:
         given = {"MessageRetentionPeriod": "60", "VisibilityTimeout": "30", "FifoQueue": "false"}

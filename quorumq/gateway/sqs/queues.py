@@ -30,7 +30,7 @@ from quorumq.gateway.sqs.errors import SqsError, unsupported
 
 LISTED_MAX: Final = 1_000
 CREATED: Final = LABEL + "CreatedTimestamp"
-"""Label of queues that have got their attributes."""
+"""Label of queues that SQS has made, with their attributes."""
 
 DEFAULTS: Final = {"ttl": float(RETENTION_S), "on_expiry": "drop", "max_deliveries": NEVER}
 """Settings of a topic that is made as a queue."""
@@ -59,13 +59,15 @@ class QueueActions:
         tags = call.params.text_mapping("tags") or call.params.text_mapping("Tags")
         check_tags(name, tags, ())
         settings = settings_of(values)
+        is_new = False
         try:
             topic = await call.client.topic(name)
         except NotFound:
+            await link_dead_letters(call.client, name, "", values.get("RedrivePolicy", ""))  # may be refused
             topic = await call.client.create_topic(name, **{**DEFAULTS, **settings})
-            settings = {}
+            settings, is_new = {}, True
         there = Attributes(topic, await call.client.labels(name))
-        if (values or tags) and CREATED not in there.labels:
+        if (is_new or values or tags) and CREATED not in there.labels:
             await self._adopt(call, name, settings, values, tags)
         elif differing := [one for one, text in values.items() if there.settable().get(one, "") != text]:
             raise SqsError(
@@ -78,7 +80,7 @@ class QueueActions:
     async def _adopt(
         self, call: Call, name: str, settings: dict[str, Any], values: dict[str, str], tags: dict[str, str]
     ) -> None:
-        """Give attributes to a topic that is no queue with attributes yet.
+        """Make a queue of a topic that is none yet.
 
         It is new, or a native client made it, or another gateway is creating the same queue, or has ended before it
         had. So a creation that ended half way is completed by the next CreateQueue.
