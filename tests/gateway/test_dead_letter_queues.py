@@ -55,15 +55,28 @@ async def test_a_dead_letter_queue_shows_its_own_messages_and_those_that_died() 
 
 async def test_a_move_task_redrives_each_dead_letter_once() -> None:
     async with dead_lettered() as it:
-        for _ in range(2):
-            assert (await it.sdk.ok("StartMessageMoveTask", SourceArn=DEAD_ARN))["TaskHandle"]
         assert await it.sdk.ok("ListMessageMoveTasks", SourceArn=DEAD_ARN) == {"Results": []}
+        jobs_arn = DEAD_ARN.replace("dead", "jobs")
+        for moved, more in ((3, {}), (0, {"DestinationArn": jobs_arn})):
+            handle = (await it.sdk.ok("StartMessageMoveTask", SourceArn=DEAD_ARN, **more))["TaskHandle"]
+            (task,) = (await it.sdk.ok("ListMessageMoveTasks", SourceArn=DEAD_ARN))["Results"]
+            assert abs(task.pop("StartedTimestamp") - it.client.wall_ms()) < 60_000
+            counts = {f"ApproximateNumberOfMessages{name}": moved for name in ("Moved", "ToMove")}
+            assert task == {"Status": "COMPLETED", "SourceArn": DEAD_ARN, **counts, **more}
+        ended = await it.sdk.ask("CancelMessageMoveTask", TaskHandle=handle)
+        assert (ended.status, ended.code) == (404, "ResourceNotFoundException")
         messages = await drained(it.sdk, JOBS)
         assert sorted(message["Body"] for message in messages) == ["0", "1", "2"]
         assert {message["Attributes"]["ApproximateReceiveCount"] for message in messages} == {"1"}
         other = "arn:aws:sqs:quorumq:000000000000:other"
         refused = await it.sdk.ask("StartMessageMoveTask", SourceArn=DEAD_ARN, DestinationArn=other)
+        assert (refused.status, refused.code) == (404, "ResourceNotFoundException")
+        await it.sdk.ok("CreateQueue", QueueName="other")
+        refused = await it.sdk.ask("StartMessageMoveTask", SourceArn=DEAD_ARN, DestinationArn=other)
         assert refused.code == "UnsupportedOperation"
+        for action in ("StartMessageMoveTask", "ListMessageMoveTasks"):
+            refused = await it.sdk.ask(action, SourceArn=DEAD_ARN + "x")
+            assert (refused.status, refused.code) == (404, "ResourceNotFoundException")
 
 
 async def test_purging_a_dead_letter_queue_purges_all_that_it_shows() -> None:

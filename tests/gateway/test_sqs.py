@@ -408,7 +408,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "permissions": ("AddPermission", {"QueueUrl": JOBS}, "UnsupportedOperation"),
     "an action": ("Explode", {}, "InvalidAction"),
     "no URL": ("SendMessage", {"MessageBody": "x"}, "MissingParameter"),
-    "a task": ("CancelMessageMoveTask", {"TaskHandle": "x"}, "ResourceNotFoundException"),
+    "a task that is none": ("CancelMessageMoveTask", {"TaskHandle": "x"}, "InvalidParameterValue"),
     "a move from no dead-letter queue": (
         "StartMessageMoveTask", {"SourceArn": "arn:aws:sqs:r:0:jobs"}, "InvalidParameterValue",
     ),

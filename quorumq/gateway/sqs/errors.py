@@ -74,6 +74,12 @@ def no_queue() -> SqsError:
     return SqsError("QueueDoesNotExist", "The specified queue does not exist.")
 
 
+def no_resource(parameter: str) -> SqsError:
+    """Return the error of a queue that a move task names by a parameter, and that is not there."""
+    text = f"The resource that you specified for the {parameter} parameter doesn't exist."
+    return SqsError("ResourceNotFoundException", text, 404)
+
+
 def sqs_error(error: QuorumqError) -> SqsError:
     """Return an error of quorumq as SQS would name it: 503 if repeating the request can help, else 400 or 403."""
     text = str(error)
