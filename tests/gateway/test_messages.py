@@ -49,6 +49,7 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "number": (text("1.5e3", "Number"), "1.5e3"),
     "typed": (text("7", "Number.int"), "7"),
     "own": (text("x", "String.own"), "x"),
+    "größe": (text("L"), "L"),
     "bytes": ({"DataType": "Binary", "BinaryValue": "AAH/"}, b"\0\1\xff"),
     "typed.bytes": ({"DataType": "Binary.png", "BinaryValue": "AAH/"}, b"\0\1\xff"),
 }
@@ -86,6 +87,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "a group that is none": {"MessageBody": "x", "MessageGroupId": "a b"},
     "11 attributes": {"MessageBody": "x", "MessageAttributes": {f"a{n}": text("b") for n in range(11)}},
     "an attribute of AWS": {"MessageBody": "x", "MessageAttributes": {"AWS.x": text("b")}},
+    "a name with a paragraph sign": {"MessageBody": "x", "MessageAttributes": {"a\u00a7": text("b")}},
     "a name with a colon": {"MessageBody": "x", "MessageAttributes": {"sqs:types": text("b")}},
     "two dots": {"MessageBody": "x", "MessageAttributes": {"a..b": text("b")}},
     "no type": {"MessageBody": "x", "MessageAttributes": {"a": {"StringValue": "b"}}},

@@ -26,7 +26,7 @@ ENCODING: Final = "quorumq-encoding"
 """Attribute of a message whose body is base64, because its payload is no text that SQS may have."""
 
 ATTRIBUTES_MAX: Final = 10
-_NAME: Final = re.compile(r"(?!\.)(?!.*\.\.)[A-Za-z0-9_.-]{1,256}(?<!\.)")
+_NAME: Final = re.compile(r"(?!\.)(?!.*\.\.)[A-Za-z0-9_.\u00c0-\u017f-]{1,256}(?<!\.)")
 _TYPE: Final = re.compile(r"(String|Number|Binary)(\.[^\x00-\x1f]{1,249})?")
 NUMBER: Final = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 NUMBER_CHARS_MAX: Final = 256
@@ -36,12 +36,13 @@ Headers = dict[str, Any]
 
 
 class Outgoing(NamedTuple):
-    """A message to be published, and what the answer says of it."""
+    """A message to be published, what the answer says of it, and the bytes that SQS counts."""
 
     payload: bytes
     headers: Headers
     key: str | None
     reply: dict[str, str]
+    size: int
 
 
 def outgoing(params: Params, size_max: int) -> Outgoing:
@@ -56,9 +57,12 @@ def outgoing(params: Params, size_max: int) -> Outgoing:
         )
     if params.has("MessageDeduplicationId"):
         raise invalid("MessageDeduplicationId is valid for FIFO queues only.")
-    key = params.text("MessageGroupId", "") or None
+    key = params.text("MessageGroupId") if params.has("MessageGroupId") else None
     if key is not None and not _GROUP.fullmatch(key):
-        raise invalid("MessageGroupId has 1 to 128 printable ASCII characters.")
+        raise invalid(
+            f"Value {key[:200]} for parameter MessageGroupId is invalid. Reason: MessageGroupId can only include "
+            "alphanumeric and punctuation characters. 1 to 128 in length."
+        )
     payload = body.encode()
     values = params.mapping("MessageAttributes")
     typed = {name: typed_value(name, value) for name, value in values.items()}
@@ -83,7 +87,7 @@ def outgoing(params: Params, size_max: int) -> Outgoing:
     if system:
         headers[TRACE] = str(system["AWSTraceHeader"].value)
         reply["MD5OfMessageSystemAttributes"] = digest_of(system)
-    return Outgoing(payload, headers, key, reply)
+    return Outgoing(payload, headers, key, reply, size)
 
 
 class Typed(NamedTuple):

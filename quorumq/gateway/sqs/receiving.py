@@ -81,12 +81,11 @@ class ReceiveActions:
         await self._of_queue(call, self._delete_entry)
         return {}
 
-    @staticmethod
-    async def _of_queue(call: Call, do: Callable[[Call, Params], Awaitable[None]]) -> None:
+    async def _of_queue(self, call: Call, do: Callable[[Call, Params], Awaitable[None]]) -> None:
         """Do something with one message of a queue. If the handle is none, the queue may be none either."""
         queue = call.queue()
         try:
-            await do(call, call.params)
+            await settled(call, call.params, do)
         except SqsError as error:
             if error.code == "ReceiptHandleIsInvalid":
                 await call.client.topic(queue)
@@ -129,12 +128,8 @@ class ReceiveActions:
 
         async def one(entry: Params) -> None:
             try:
-                await do(call, entry)
-            except (SqsError, QuorumqError) as raised:
-                error = raised if isinstance(raised, SqsError) else sqs_error(raised)
-                if error.code == "ReceiptHandleIsInvalid":
-                    handle = entry.text("ReceiptHandle")[:100]
-                    error.message = f'The input receipt handle "{handle}" is not a valid receipt handle.'
+                await settled(call, entry, do)
+            except SqsError as error:
                 errors[entry.text("Id")] = error
 
         async with trio.open_nursery() as nursery:  # acks at a time go as one request
@@ -145,6 +140,18 @@ class ReceiveActions:
             raise errors[ids[0]]  # SDKs repeat it whole
         good = [{"Id": name} for name in ids if name not in errors]
         return outcome_lists(good, [(name, errors[name]) for name in ids if name in errors])
+
+
+async def settled(call: Call, params: Params, do: Callable[[Call, Params], Awaitable[None]]) -> None:
+    """Do something with the message that a handle names. SqsError if that fails, with the handle if it is wrong."""
+    try:
+        await do(call, params)
+    except (SqsError, QuorumqError) as raised:
+        error = raised if isinstance(raised, SqsError) else sqs_error(raised)
+        if error.code == "ReceiptHandleIsInvalid":
+            handle = params.text("ReceiptHandle")[:100]
+            error.message = f'The input receipt handle "{handle}" is not a valid receipt handle.'
+        raise error from None
 
 
 async def fetch(

@@ -64,12 +64,7 @@ class SendActions:
 
     async def send_message_batch(self, call: Call) -> dict[str, Any]:
         queue, entries = call.queue(), call.params.entries("SendMessageBatch")
-        size = sum(len(entry.text("MessageBody", "").encode(errors="replace")) for entry in entries)
-        if size > BATCH_BYTES_MAX:
-            text = (
-                f"Batch requests cannot be longer than {BATCH_BYTES_MAX} bytes. You have sent {size} bytes."
-            )
-            raise SqsError("BatchRequestTooLong", text)
+        refuse_long(sum(len(entry.text("MessageBody", "").encode(errors="replace")) for entry in entries))
         attributes = await self._cache.of(call, queue)
         failed: list[tuple[str, SqsError]] = []
         messages: dict[str, tuple[Outgoing, int]] = {}
@@ -78,6 +73,7 @@ class SendActions:
                 messages[entry.text("Id")] = self._message(entry, attributes)
             except SqsError as error:
                 failed.append((entry.text("Id"), error))
+        refuse_long(sum(message.size for message, _ in messages.values()))
         names: dict[str, str] = {}
 
         async def publish(entry_id: str, message: Outgoing, delay: int) -> None:
@@ -105,3 +101,10 @@ class SendActions:
             raise no_queue()
         if all(not error.is_sender for _, error in failed):
             raise failed[0][1]
+
+
+def refuse_long(size: int) -> None:
+    """Refuse a batch if bodies and attributes of its messages have too many bytes together."""
+    if size > BATCH_BYTES_MAX:
+        text = f"Batch requests cannot be longer than {BATCH_BYTES_MAX} bytes. You have sent {size} bytes."
+        raise SqsError("BatchRequestTooLong", text)
