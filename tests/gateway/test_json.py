@@ -309,6 +309,9 @@ def test_every_answer_is_as_the_document_says() -> None:
     }
     assert schemas["FetchBody"]["properties"]["max_wait"]["maximum"] == 20
     assert schemas["FetchBody"]["additionalProperties"] is False
+    assert not fetch["requestBody"]["required"], "each field has a default"
+    assert paths["/receipts/ack"]["post"]["requestBody"]["required"]
+    assert (document()["security"], document(is_open=True)["security"]) == ([{"token": []}], [{}])
 
 
 def test_a_gateway_that_stops_says_so_and_that_others_may_be_asked() -> None:

@@ -42,7 +42,7 @@ class JsonApp:
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
         self.routes = [(re.compile(_NAMES.sub(_pattern, one.path)), one) for one in OPERATIONS]
-        self.document = encoded(document())
+        self.document = encoded(document(gateway.identities.is_open))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:

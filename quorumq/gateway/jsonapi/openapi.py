@@ -27,8 +27,12 @@ _ERRORS: Final = {
 }
 
 
-def document() -> dict[str, Any]:
-    """Return the OpenAPI 3.1 document."""
+def document(is_open: bool = False) -> dict[str, Any]:
+    """Return the OpenAPI 3.1 document.
+
+    Args:
+        is_open: True if the gateway wants no token, as there is no clients file.
+    """
     classes = [kind for one in OPERATIONS for kind in (one.body, one.answer) if kind is not None]
     queries = [one.query for one in OPERATIONS if one.query is not None]
     named = dict.fromkeys([*classes, Problem])
@@ -45,7 +49,7 @@ def document() -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {"title": "quorumq", "version": "1", "description": "JSON over HTTP of a gateway (docs/http.md)."},
         "servers": [{"url": "/v1"}],
-        "security": [{"token": []}],
+        "security": [{}] if is_open else [{"token": []}],
         "paths": paths,
         "components": {
             "schemas": components,
@@ -92,5 +96,11 @@ def entry(one: Operation, parameters: list[dict[str, Any]]) -> dict[str, Any]:
         "responses": responses,
     }
     if one.body is not None:
-        made["requestBody"] = {"required": True, "content": {"application/json": {"schema": ref(one.body)}}}
+        required = any(
+            field.required for field in msgspec.structs.fields(one.body)
+        )  # no body is an empty one
+        made["requestBody"] = {
+            "required": required,
+            "content": {"application/json": {"schema": ref(one.body)}},
+        }
     return made

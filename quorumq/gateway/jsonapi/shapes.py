@@ -247,7 +247,7 @@ class LimitBody(Shape, kw_only=True):
     """Deliveries a second, of all consumers together; null for no limit. burst: deliveries at once."""
 
     per_second: float | None
-    burst: int | None = None
+    burst: Annotated[int, Meta(ge=1)] | None = None
 
 
 class Consumer(Answer, kw_only=True):
