@@ -12,11 +12,14 @@ from __future__ import annotations
 import os
 import sys
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -34,14 +37,26 @@ from quorumq.storage.segment import segment_name
 
 from .arrow import Batches
 from .causes import Rank
-from .deaths import Closed, resolution_of
+from .deaths import Closed, DeathsReader, resolution_of
 from .follow import NOTHING, Chunk, Entry, Gap, Seen, Tail, joined
-from .journals import SegmentGone
+from .fragments import RECORD, expanded, take
+from .fragments import Numbers as Column
+from .journals import (
+    RECORDS_MERGED,
+    Decoded,
+    Directory,
+    Numbers,
+    OpenDirectory,
+    Problem,
+    SegmentGone,
+    SegmentPlan,
+    ignore,
+)
 from .offline import absent as lacking_nodes
 from .offline import check_nodes
-from .options import BATCH_BYTES, Options
+from .options import BATCH_BYTES, Options, Wanted
 from .planning import segments_in
-from .reader import CONTENT
+from .reader import BATCHES, CONTENT, Task
 from .registers import Registers
 
 TASK_DEATHS: Final = 4096
@@ -70,7 +85,7 @@ class StreamTask(InputPartition):
             of its fate, from 1 on.
         fates: each fate that occurs.
         bodies: path, number and parts of each directory that may have the messages.
-        held: files of segments that the driver holds open, which may be deleted: usable on its machine.
+        held: number and open file of segments that the driver holds, which may be deleted: usable on its machine.
     """
 
     path: str
@@ -79,7 +94,7 @@ class StreamTask(InputPartition):
     codes: bytes
     fates: tuple[Fate, ...]
     bodies: tuple[tuple[str, int, tuple[tuple[int, int, int], ...]], ...]
-    held: tuple[tuple[str, str], ...]
+    held: tuple[tuple[int, str], ...]
 
 
 Ranks = dict[tuple[PartitionId, str], SpanMap[Rank]]
@@ -287,8 +302,6 @@ class DeathsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Planner(self, new).tasks()
 
     def read(self, partition: Any) -> Iterator[Any]:
-        from .stream_task import StreamReader
-
         yield from StreamReader(partition, self.options, Batches(self.schema)).read()
 
 
@@ -419,7 +432,7 @@ class Planner:
     ) -> StreamTask:
         tail = self.stream.tails[path]
         held = tuple(
-            (segment_name(number), f"/proc/{os.getpid()}/fd/{tail.files[number].fd}")
+            (number, f"/proc/{os.getpid()}/fd/{tail.files[number].fd}")
             for number in sorted({part[0] for part in parts} & set(tail.files))
         )
         return StreamTask(
@@ -449,3 +462,78 @@ def rank_in(ranks: Ranks, entry: Entry) -> Rank | None:
     if spans is None:
         return None
     return next((rank for _, rank in spans.within(Span(entry.producer_id, entry.seq, entry.seq + 1))), None)
+
+
+# ------------------------------------------------------------------ executors
+
+
+def changed(problem: Problem) -> None:
+    """End the read at records that were there when the task was planned."""
+    raise StorageError(f"{problem}: it changed while it was read")
+
+
+def planned(
+    path: str, directory: int, parts: Iterable[tuple[int, int, int]], held: Iterable[tuple[int, str]]
+) -> OpenDirectory:
+    """Open these parts of segments of a directory, to be read in this order."""
+    by_segment: dict[int, list[tuple[int, int]]] = {}
+    for segment, first, stop in parts:
+        by_segment.setdefault(segment, []).append((first, stop))
+    plans = (
+        SegmentPlan(segment, max(stop for _, stop in ranges), newest=False, state=True, parts=tuple(ranges))
+        for segment, ranges in by_segment.items()
+    )
+    plan = Directory(path, "", "", directory, tuple(plans), Numbers(), frozenset(), ())
+    return OpenDirectory(plan, held=dict(held))
+
+
+class StreamReader(DeathsReader):
+    """Reads one task: the deaths of one node that the driver chose, and their messages wherever they are."""
+
+    def __init__(self, task: StreamTask, options: Options, out: Batches) -> None:
+        super().__init__(Task(()), options, Wanted(), out)
+        self.stream_task = task
+        self.report = ignore  # a damaged copy is in the table `problems`; another node may have it whole
+
+    def open(self) -> None:
+        """Open all files, less those of messages that were reclaimed meanwhile."""
+        task = self.stream_task
+        try:
+            there = planned(task.path, task.directory, task.parts, task.held)
+        except SegmentGone:
+            raise SegmentGone(
+                f"{task.path}: the node deleted a segment with letters of this batch before they were read: run the "
+                "query again, with option('onGap', 'reread') if its journal does not reach back"
+            ) from None
+        self.open_directories.append(there)
+        for path, directory, parts in task.bodies:
+            held = task.held if path == task.path else ()
+            for _, mine in groupby(parts, itemgetter(0)):
+                with suppress(SegmentGone):
+                    self.open_directories.append(planned(path, directory, mine, held))
+
+    def _scan(self) -> None:
+        (records, *bodies), others = self.open_directories, Decoded(())
+        for plan in records.plan.segments:
+            for frame in records.frames(plan, changed):
+                if frame.type == RECORDS_MERGED:
+                    self._entries(0, records, plan, frame)
+        for at, opened in enumerate(bodies, 1):
+            for plan in opened.plan.segments:
+                for frame in opened.frames(plan, self.report, others):
+                    if frame.type in BATCHES:
+                        self._spans(at, opened, plan, frame)
+
+    def _dead(self) -> dict[str, Column]:
+        rows = self.fragments.rows(RECORD)
+        rows = expanded(take(rows, rows["cause"] >= 0))
+        codes = np.frombuffer(zlib.decompress(self.stream_task.codes), np.uint8).astype(np.int64)
+        return take({**rows, "fate": codes - 1}, codes > 0)
+
+    def _chosen(self, dead: dict[str, Column]) -> Column:
+        return np.arange(dead["start"].size)
+
+    def _columns(self, masks: list[int]) -> dict[str, tuple[str, list[Any]]]:
+        topics, resolutions, nodes = map(list, zip(*self.stream_task.fates, strict=True))
+        fates = {"topic": topics, "resolution": resolutions, "replicas": nodes}
+        return {**super()._columns(masks), **{name: ("fate", values) for name, values in fates.items()}}
