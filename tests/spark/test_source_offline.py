@@ -23,10 +23,11 @@ from quorumq.storage.records import BATCH_STORED
 from quorumq.storage.segment import FORMAT_VERSION
 from quorumq.wire import cbor
 from quorumq.wire.batch import Message, encode_record, pack_spans
+from spark.jobs import deaths_input
 from spark.schemas import schema
 from spark.source import journals, offline, planning
 from spark.source.arrow import BYTES_MAX, ROWS_MAX
-from spark.source.options import Options, Wanted
+from spark.source.options import Options, Wanted, read_options
 from spark.source.reader import Task
 from tests.spark.cluster_on_disk import (
     NAMES,
@@ -534,3 +535,19 @@ def test_a_record_is_decoded_once_by_the_task_of_its_partition(
     assert decoded.count(24) == 120
     assert sum(rows) == 120
     assert len(tasks) == (3 if split == "1" else 1)
+
+
+def test_the_job_reads_journals_by_a_task_for_each_core(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each task reads all of them: with a task for every 64 MiB, many partitions were read many times."""
+    cluster = stopped(tmp_path)
+    monkeypatch.setattr(deaths_input, "SPLIT_BYTES", 1)
+
+    def tasks(cores: int) -> int:
+        given = deaths_input.journals([str(path) for path in cluster.data], cores)
+        return len(offline.plan(read_options({"table": "deadletters", **given}), Wanted()))
+
+    assert [tasks(cores) for cores in (1, 1000)] == [1, 3]
+    monkeypatch.setattr(deaths_input, "TASK_BODIES_MAX", 1)
+    assert tasks(1) == 3
