@@ -117,16 +117,22 @@ def java_home() -> Iterator[None]:
 
     Raises:
         UsageError: there is none.
+
+    Why: the launcher stays until this process ends, because a `local-cluster` starts executors by it later.
     """
-    with TemporaryDirectory(prefix="quorumq-java-") as home:
-        launcher(find_java(), Path(home))
-        before = os.environ.get("JAVA_HOME")
-        os.environ["JAVA_HOME"] = home
-        try:
-            yield
-        finally:
-            os.environ.pop("JAVA_HOME")
-            os.environ |= {} if before is None else {"JAVA_HOME": before}
+    home = TemporaryDirectory(prefix="quorumq-java-")
+    _HOMES.append(home)
+    launcher(find_java(), Path(home.name))
+    before = os.environ.get("JAVA_HOME")
+    os.environ["JAVA_HOME"] = home.name
+    try:
+        yield
+    finally:
+        os.environ.pop("JAVA_HOME")
+        os.environ |= {} if before is None else {"JAVA_HOME": before}
+
+
+_HOMES: list[TemporaryDirectory[str]] = []
 
 
 def main() -> int:

@@ -11,7 +11,7 @@ import pytest
 
 from quorumq.core.values.errors import UsageError
 from spark import session as session_module
-from spark.java import LAUNCHER, VECTOR, Java, ask, find_java, launcher, wheel_home
+from spark.java import LAUNCHER, VECTOR, Java, ask, find_java, java_home, launcher, wheel_home
 
 NO_JAVA = {"PATH": "/nonexistent"}
 
@@ -79,6 +79,17 @@ def test_the_launcher_omits_one_argument_and_keeps_the_rest_as_they_are(tmp_path
     arguments = ["-Xmx1g", "a b", "--add-modules=jdk.incubator.vector", "", "$HOME", "--add-modules=other"]
     done = subprocess.run([command, *arguments], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [word for word in arguments if "incubator" not in word]
+
+
+def test_the_launcher_stays_for_executors_that_start_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A local-cluster starts another executor for one that died, by the JAVA_HOME that Spark began with."""
+    monkeypatch.setenv("JAVA_HOME", str(fake(tmp_path, "17")))
+    with java_home():
+        home = Path(os.environ["JAVA_HOME"])
+    assert os.environ["JAVA_HOME"] == str(tmp_path)
+    assert os.access(home / "bin/java", os.X_OK)
 
 
 def test_the_module_answers_the_makefile(tmp_path: Path) -> None:
