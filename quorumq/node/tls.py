@@ -34,24 +34,24 @@ class TlsTransport:
         self._tunnel = Tunnel(context, server_side=server_side)
         self._encrypted: memoryview = memoryview(b"")
         self._owed = 0  # bytes of the chunk in `_encrypted` that were not counted yet
-        self._shaken = trio.Event()
+        self._established = trio.Event()
         self._closed = False
 
     @property
     def names(self) -> frozenset[str]:
         """Names in the certificate of the other side; none before the handshake is done."""
-        return self._tunnel.names() if self._shaken.is_set() else frozenset()
+        return self._tunnel.names() if self._established.is_set() else frozenset()
 
     def send_some(self, buffers: Sequence[memoryview]) -> int:
         if self._closed:
             raise ConnectionLost("closed")
-        if not self._shaken.is_set() or not self._push():
+        if not self._established.is_set() or not self._push():
             return 0
         if self._owed:
             owed, self._owed = self._owed, 0
             return owed
         try:
-            total = self._tunnel.say(buffers)
+            total = self._tunnel.encrypt(buffers)
         except ssl.SSLError as error:
             raise ConnectionLost(reason_of(error)) from None
         if self._push():
@@ -72,39 +72,39 @@ class TlsTransport:
                 return False
 
     async def wait_sendable(self) -> None:
-        await self._shaken.wait()
+        await self._established.wait()
         if self._closed:
             raise ConnectionLost("closed")
         await self._inner.wait_sendable()
 
     async def receive(self, most: int = RECEIVE_BYTES) -> bytes:
         try:
-            said = None if self._shaken.is_set() else await self._shake()
-            while said is None:
+            decrypted = None if self._established.is_set() else await self._handshake()
+            while decrypted is None:
                 data = await self._inner.receive(most)
                 if not data:
                     return b""
-                said = self._hear(data)
-            return said
+                decrypted = self._decrypt(data)
+            return decrypted
         except ssl.SSLError as error:
             # OpenSSL's alert goes to the other side, so that it learns the reason.
             if not self._closed:
                 self._push()
-            if not self._shaken.is_set():
+            if not self._established.is_set():
                 raise PeerError(reason_of(error)) from None
             raise ConnectionLost(reason_of(error)) from None
 
-    async def _shake(self) -> bytes | None:
-        """Do the handshake; what came behind it already."""
+    async def _handshake(self) -> bytes | None:
+        """Do the handshake; return the data that came behind it."""
         data, done = b"", False
         while not done:
-            done = self._tunnel.shake(data)
+            done = self._tunnel.handshake(data)
             while not self._push():
                 await self._inner.wait_sendable()
             if not done and not (data := await self._inner.receive()):
                 raise ConnectionLost("closed during the TLS handshake")
-        self._shaken.set()
-        return self._hear(b"")
+        self._established.set()
+        return self._decrypt(b"")
 
     def fileno(self) -> int:
         return self._inner.fileno()
@@ -115,14 +115,14 @@ class TlsTransport:
         if not data:
             return data
         try:
-            return self._hear(data)
+            return self._decrypt(data)
         except ssl.SSLError as error:
             raise ConnectionLost(reason_of(error)) from None
 
-    def _hear(self, data: bytes) -> bytes | None:
-        said = self._tunnel.hear(data)
-        self._push()  # messages of TLS itself; if there is no room they go with the next data
-        return said
+    def _decrypt(self, data: bytes) -> bytes | None:
+        decrypted = self._tunnel.decrypt(data)
+        self._push()  # messages of TLS itself; if the buffer is full they go with the next data
+        return decrypted
 
     def hung_up(self) -> bool:
         return self._inner.hung_up()
@@ -131,7 +131,7 @@ class TlsTransport:
         if not self._closed:
             self._closed = True
             self._inner.close()
-            self._shaken.set()  # wakes the tasks that wait to send
+            self._established.set()  # wakes the tasks that wait to send
 
 
 class Certificates:

@@ -2,7 +2,7 @@
 
 The work is done by `ssl.SSLObject`, which knows bytes and no sockets, so that a step of a node stays synchronous.
 Each of its calls takes a microsecond or two at any size, and one that reads brings one record, of 16 KiB at most.
-So what is said together is joined first, and all that has come is read at once: a turn of a loop for each record would
+So data that is sent together is joined first, and all received records are read at once: a turn of a loop for each record would
 cost more than the cipher.
 """
 
@@ -28,7 +28,7 @@ RECORD_BYTES: Final = 16 * KIB
 
 
 class Tunnel:
-    """One side of a connection in TLS, without a socket: what is said becomes bytes to send, and bytes become words.
+    """One side of a connection in TLS, without a socket: it encrypts data to send, and decrypts received bytes.
 
     Args:
         host: name that the other side must have; None if it has dialled, or is checked later (`names`).
@@ -48,8 +48,8 @@ class Tunnel:
         """Return the names in the certificate of the other side, once the handshake is done."""
         return names_in(self._tls.getpeercert())
 
-    def shake(self, data: bytes | bytearray = b"") -> bool:
-        """Take in more of the handshake, and go on with it; whether it is done. Then, or before more comes, `unsent`.
+    def handshake(self, data: bytes | bytearray = b"") -> bool:
+        """Take in more of the handshake, and go on with it; return True if it is done. Send `unsent` after each call.
 
         Raises:
             ssl.SSLError: it failed.
@@ -65,8 +65,8 @@ class Tunnel:
         """Return the bytes to send now."""
         return self._outgoing.read()
 
-    def say(self, chunks: Sequence[bytes | memoryview]) -> int:
-        """Encrypt chunks, up to `CHUNK_BYTES` together; how many bytes that are. What comes of it is `unsent`."""
+    def encrypt(self, chunks: Sequence[bytes | memoryview]) -> int:
+        """Encrypt chunks, up to `CHUNK_BYTES` together, into `unsent`; return the number of bytes that were taken."""
         size = 0
         taken: list[bytes | memoryview] = []
         for chunk in chunks:
@@ -76,11 +76,11 @@ class Tunnel:
                 break
         return self._tls.write(taken[0] if len(taken) == 1 else b"".join(taken))
 
-    def hear(self, data: bytes | bytearray) -> bytes | None:
-        """Take in what has come; all that it says. There may be something to send then.
+    def decrypt(self, data: bytes | bytearray) -> bytes | None:
+        """Return the data in received bytes. Send `unsent` then: TLS may have messages of its own.
 
         Returns:
-            None if no record is complete; b"" if the other side says no more.
+            None if no record is complete; b"" if the other side ended the connection.
 
         Raises:
             ssl.SSLError: it differs from the bytes sent.

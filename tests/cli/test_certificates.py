@@ -42,7 +42,7 @@ def trusts(server: Path, client: Path, node: str = "a") -> bool:
     done = [False, False]
     try:
         while not all(done):
-            done = [tunnel.shake(other.unsent()) for tunnel, other in ((above, below), (below, above))]
+            done = [tunnel.handshake(other.unsent()) for tunnel, other in ((above, below), (below, above))]
     except ssl.SSLCertVerificationError:
         return False
     assert node in above.names()
@@ -72,9 +72,9 @@ def test_a_client_finds_the_dialled_address_in_the_certificate(directory: Path, 
     for dialled, is_right in ((host, True), ("c.example", False)):
         below, above = Tunnel(server, server_side=True), Tunnel(context, host=dialled)
         try:
-            above.shake(b"")
-            below.shake(above.unsent())
-            assert above.shake(below.unsent()) is is_right
+            above.handshake(b"")
+            below.handshake(above.unsent())
+            assert above.handshake(below.unsent()) is is_right
         except ssl.SSLCertVerificationError:
             assert not is_right
 
@@ -140,9 +140,9 @@ def reaches(directory: Path, node: str, host: str) -> bool:
     cert, key = (str(directory / f"{node}{end}") for end in (".pem", ".key"))
     below = Tunnel(server_context(cert, key, ""), server_side=True)
     above = Tunnel(client_context(str(directory / "ca.pem")), host=host)
-    above.shake(b"")
-    below.shake(above.unsent())
-    return above.shake(below.unsent())
+    above.handshake(b"")
+    below.handshake(above.unsent())
+    return above.handshake(below.unsent())
 
 
 def test_no_certificate_outlives_its_authority(directory: Path) -> None:

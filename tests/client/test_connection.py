@@ -68,7 +68,7 @@ async def started(
 
     async def dial(address: str) -> trio.abc.Stream:
         if isinstance(ours, TlsStream):
-            await ours.shake()
+            await ours.handshake()
         return ours
 
     async def welcome() -> None:

@@ -100,7 +100,7 @@ async def shaken(one: TlsTransport, other: TlsTransport) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(one.receive)
         nursery.start_soon(other.receive)
-        while not (one._shaken.is_set() and other._shaken.is_set()):
+        while not (one._established.is_set() and other._established.is_set()):
             await trio.sleep(0)
         nursery.cancel_scope.cancel()
 

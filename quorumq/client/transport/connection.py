@@ -120,7 +120,7 @@ def dial_tls(ca: str) -> Dial:
         host, _ = split_address(address)
         stream = TlsStream(await dial_tcp(address), context, host)
         try:
-            await stream.shake()
+            await stream.handshake()
         except OSError as error:  # also from ssl
             await trio.aclose_forcefully(stream)
             hint = plain_hint(True) if ca == own_ca() else ""
@@ -291,13 +291,13 @@ class Connection:
             return False
         data = b"".join(waiter.chunks)
         if self._tls is not None:
-            data = self._tls.signature(data)
+            data = self._tls.encrypt(data)
         try:
             taken = os.write(self._socket.fileno(), data)
         except OSError:
             if self._tls is None:
                 return False
-            taken = 0  # a signed record has to be sent next
+            taken = 0  # an encrypted record has to be sent next
         self._outbox.clear()
         waiter.sent = True
         waiter.chunks = []
@@ -348,7 +348,7 @@ class Connection:
                         size += sum(map(len, waiter.chunks))
                         waiter.chunks = []
                 if self._tls is not None:
-                    chunks = [self._tls.signature(b"".join(chunks))]
+                    chunks = [self._tls.encrypt(b"".join(chunks))]
                 self._writing = True
                 await self._stream.send_all(b"".join((rest, *chunks)))
                 self._writing = False
@@ -429,7 +429,7 @@ class Connection:
                 return
             read = len(data)
             if self._tls is not None:
-                data = self._tls.hear(data)
+                data = self._tls.decrypt(data)
             for number, reply in self._protocol.receive(data):
                 waiter = self._waiters.pop(number, None)
                 if waiter is None:

@@ -13,7 +13,7 @@ RECEIVE_BYTES: Final = 64 * 1024
 
 
 class TlsStream(trio.abc.HalfCloseableStream):
-    """A stream in TLS over another one, which its owner may use itself for what is signed.
+    """A stream in TLS over another one, which its owner may use itself for encrypted bytes.
 
     Why not `trio.SSLStream`: it gives out one record of 16 KiB at a time, with a turn of the loop for each.
 
@@ -24,30 +24,30 @@ class TlsStream(trio.abc.HalfCloseableStream):
         self.inner = inner
         self._tunnel = Tunnel(context, host=host)
 
-    async def shake(self) -> None:
+    async def handshake(self) -> None:
         """Do the handshake; ssl.SSLError or OSError if it fails."""
         data: bytes | bytearray = b""
         done = False
         while not done:
-            done = self._tunnel.shake(data)
+            done = self._tunnel.handshake(data)
             await self.inner.send_all(self._tunnel.unsent())
             if not done and not (data := await self.inner.receive_some(RECEIVE_BYTES)):
                 raise ConnectionError("the connection was closed during the TLS handshake")
 
-    def signature(self, data: bytes) -> bytes:
-        """Return the bytes that say ``data``; to be sent next."""
-        view, signed = memoryview(data), []
+    def encrypt(self, data: bytes) -> bytes:
+        """Return ``data`` encrypted; to be sent next."""
+        view, encrypted = memoryview(data), []
         while view:
-            view = view[self._tunnel.say((view,)) :]
-            signed.append(self._tunnel.unsent())
-        return signed[0] if len(signed) == 1 else b"".join(signed)
+            view = view[self._tunnel.encrypt((view,)) :]
+            encrypted.append(self._tunnel.unsent())
+        return encrypted[0] if len(encrypted) == 1 else b"".join(encrypted)
 
-    def hear(self, data: bytes | bytearray) -> bytes:
+    def decrypt(self, data: bytes | bytearray) -> bytes:
         """Decrypt the bytes that were received next; b"" while a record is not complete."""
-        return self._tunnel.hear(data) or b""
+        return self._tunnel.decrypt(data) or b""
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        await self.inner.send_all(self.signature(bytes(data)))
+        await self.inner.send_all(self.encrypt(bytes(data)))
 
     async def wait_send_all_might_not_block(self) -> None:
         await self.inner.wait_send_all_might_not_block()
@@ -56,10 +56,10 @@ class TlsStream(trio.abc.HalfCloseableStream):
         await self.inner.send_eof()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """Receive all that the next bytes say, also more than ``max_bytes``; b"" at the end of the stream below."""
+        """Receive the decrypted next bytes, also more than ``max_bytes``; b"" at the end of the stream below."""
         while data := await self.inner.receive_some(max_bytes):
-            if said := self.hear(data):
-                return said
+            if decrypted := self.decrypt(data):
+                return decrypted
         return b""
 
     async def aclose(self) -> None:
