@@ -2,8 +2,8 @@
 
 The work is done by `ssl.SSLObject`, which knows bytes and no sockets, so that a step of a node stays synchronous.
 Each of its calls takes a microsecond or two at any size, and one that reads brings one record, of 16 KiB at most.
-So data that is sent together is joined first, and all received records are read at once: a turn of a loop for each record would
-cost more than the cipher.
+So data that is sent together is joined first, and all received records are read at once: a turn of a loop for each
+record would cost more than the cipher.
 """
 
 from __future__ import annotations
