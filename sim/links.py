@@ -192,7 +192,7 @@ class Links:
         if kind in WRITES:
             if id(envelope) in self.once:
                 return
-            if state.capacity or state.memory_full:
+            if state.disk_shortage or state.memory_full:
                 self.once[id(envelope)] = envelope
         if kind is m.RegistersReply and envelope.message.topics:
             world.saw("a node asked for a topic that it did not know")

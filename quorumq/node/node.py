@@ -424,7 +424,7 @@ class Node:
             self.committer.roll_if_due()
             self.committer.compact()
         self.capacity.wake()
-        if self.capacity.check_due or self.core.state.capacity or self.store.owed_bytes:
+        if self.capacity.check_due or self.core.state.disk_shortage or self.store.owed_bytes:
             self._check_space()
         if not self.driver.busy:  # else the step that began it goes on
             self.feed()
@@ -480,7 +480,7 @@ class Node:
     def _check_space(self) -> None:
         if self.failed is not None:
             return
-        before = self.core.state.capacity
+        before = self.core.state.disk_shortage
         try:
             capacity = self.capacity.look(before, stalled=self.committer.stalled)
         except StorageError as error:

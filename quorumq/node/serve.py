@@ -488,7 +488,7 @@ class Service:
                 raise NoCapacity("a commit waits for room on the disk")
             node.store.close()
             if node.core.state.no_capacity(CleanStopped):
-                raise NoCapacity(why_full(node.core.state.capacity, node.config.node))
+                raise NoCapacity(why_full(node.core.state.disk_shortage, node.config.node))
         except NoCapacity as error:  # unwritten records were promised to no client
             node.store.abandon()
             node.log.warning("node_stopped", clean=False, reason=str(error))

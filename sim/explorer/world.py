@@ -208,7 +208,7 @@ class World:
             node_state = nodes.locals[local]
             core = clone(node_state.core)
             core.state.round_count = core.router.sessions = 0
-            core.state.capacity = Capacity(scenario.nodes[index] in scenario.full)
+            core.state.disk_shortage = Capacity(scenario.nodes[index] in scenario.full)
             if core.state.trusted:
                 core.trust.confirmed_by.clear()
             locals_[index] = nodes.number(core, node_state.journal if can_crash else UNTRACKED, ())

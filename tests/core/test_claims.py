@@ -233,7 +233,7 @@ def test_a_claim_is_refused_where_it_cannot_be_written_and_beyond_a_week(
     got = receipts(cluster.ask("a", fetch(hold_time=HOLD_S)))
     check_failed(cluster.ask("a", m.ExtendRequest(got, 8 * 86400.0, 0.0)), None, "604800")
     for core in cluster.nodes.values():
-        core.state.capacity = Capacity.FIRST
+        core.state.disk_shortage = Capacity.FIRST
     assert extend(cluster, "a", got, CLAIM_S) == [Code.STORAGE_FULL]
     assert extend(cluster, "a", got, HOLD_S) == ["ok"]
 
@@ -309,14 +309,14 @@ def test_nothing_that_keeps_messages_is_written_on_a_full_disk_and_a_resumption_
     cluster, got = claimed()
     cluster.advance(5)
     for core in cluster.nodes.values():
-        core.state.capacity = Capacity.SECOND
+        core.state.disk_shortage = Capacity.SECOND
     assert extend(cluster, "a", got, HOLD_S) == [Code.STORAGE_FULL], "the claim would be prolonged"
     check_failed(cluster.ask("a", m.PauseGroup("jobs", "g", True)), Code.STORAGE_FULL)
     for core in cluster.nodes.values():
-        core.state.capacity = Capacity.PLENTY
+        core.state.disk_shortage = Capacity.PLENTY
     assert isinstance(cluster.ask("a", m.PauseGroup("jobs", "g", True)), m.GroupReply)
     for core in cluster.nodes.values():
-        core.state.capacity = Capacity.SECOND
+        core.state.disk_shortage = Capacity.SECOND
     assert isinstance(cluster.ask("a", m.PauseGroup("jobs", "g", False)), m.GroupReply), "acks make room"
 
 

@@ -479,10 +479,10 @@ def test_a_full_disk_packs_nothing_and_loses_nothing() -> None:
     deleted(cluster, "t")
     core = cluster.nodes["a"]
     topic = made(cluster, "u")
-    core.state.capacity = Capacity.FIRST
+    core.state.disk_shortage = Capacity.FIRST
     cluster.ask("b", m.DeleteTopic("u", topic.id))
     assert core.catalogue.unpacked == {(b"", "u"): None}
-    core.state.capacity = Capacity.PLENTY
+    core.state.disk_shortage = Capacity.PLENTY
     cluster.advance(2 * SYNC_S)
     assert core.catalogue.unpacked == {}
     assert counts(cluster) == [(2, 0)] * 3

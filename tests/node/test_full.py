@@ -29,7 +29,7 @@ def fill(cluster: World, free: int) -> None:
 
 
 def capacity_of(cluster: World, name: str = "a") -> str:
-    return cluster.services[name].node.core.state.capacity.name
+    return cluster.services[name].node.core.state.disk_shortage.name
 
 
 async def test_dead_letters_end_no_node_and_all_start_again() -> None:

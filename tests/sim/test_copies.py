@@ -37,9 +37,9 @@ def test_a_store_that_came_to_a_full_node_has_no_copy(full: bool, monkeypatch: p
     assert host.core is not None
     fed: list[object] = []
     monkeypatch.setattr(host, "feed", lambda *events: fed.extend(events))
-    host.core.state.capacity = Capacity.FIRST if full else Capacity.PLENTY
+    host.core.state.disk_shortage = Capacity.FIRST if full else Capacity.PLENTY
     host.links.receive(envelope, life)
-    host.core.state.capacity = Capacity.PLENTY
+    host.core.state.disk_shortage = Capacity.PLENTY
     host.links.receive(envelope, life)
     assert len(fed) == (1 if full else 2)
     host.links.receive(envelope._replace(), life)

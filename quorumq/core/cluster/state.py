@@ -211,7 +211,7 @@ class NodeState:
     producer_ids: dict[bytes, int] = field(default_factory=dict)
     names: dict[bytes, int] = field(default_factory=dict)
     unwritten: dict[int, PartitionId] = field(default_factory=dict)  # batches that are not durable yet
-    capacity: Capacity = Capacity.PLENTY  # on the disk
+    disk_shortage: Capacity = Capacity.PLENTY  # true if publishes are refused
     memory_full: str = ""  # reason why nothing new is taken in; "" if it is
     # Runs of messages that this step may still look at for groups that begin, and partitions with more of them.
     looks_left: float = NO_END
@@ -440,22 +440,24 @@ class NodeState:
         """Return True if the age of a batch (0: of any) goes by the time of day, and that moved over a boot."""
         return number < self.uncertain_below and now.mono < self.uncertain_until
 
-    # -------------------------------------------------------------------- room
+    # ---------------------------------------------------------------- capacity
 
     @property
     def disk_full(self) -> bool:
         """Return True if the disk has no more than its reserve left."""
-        return self.capacity > Capacity.PLENTY
+        return self.disk_shortage > Capacity.PLENTY
 
     def no_capacity(self, kind: Written) -> str:
         """Return why this is not written now, and what to do; "" if it is."""
-        if not is_written(kind, self.capacity):
-            return why_full(self.capacity, self.me)
+        if not is_written(kind, self.disk_shortage):
+            return why_full(self.disk_shortage, self.me)
         return self.memory_full if WRITTEN[kind] == Capacity.PLENTY else ""
 
     def fitted(self, record: Record) -> Record:
-        """Return the record as it is kept: if there is little room, with next to nothing of its letter."""
-        return bare(record) if record.letter is not None and (self.capacity or self.memory_full) else record
+        """Return the record as it is kept: if the node is full, with next to nothing of its letter."""
+        return (
+            bare(record) if record.letter is not None and (self.disk_shortage or self.memory_full) else record
+        )
 
     def check(self) -> None:
         self.clock.check()

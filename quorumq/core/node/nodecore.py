@@ -338,7 +338,7 @@ class NodeCore:
             case e.LinkDown(peer):
                 self.state.on_link_down(peer)
             case e.DiskFull(capacity):
-                self.state.capacity = Capacity(capacity)
+                self.state.disk_shortage = Capacity(capacity)
             case e.MemoryFull(detail):
                 self.state.memory_full = detail
             case e.MovesLimited(bytes_per_s, at_once):

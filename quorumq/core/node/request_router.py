@@ -492,7 +492,7 @@ class RequestRouter:
                     raise m.RequestRefused(catalogue.no_group(name, source))
             seen[topic.id] = None
             state = self.context.state
-            if state.capacity or state.memory_full:
+            if state.disk_shortage or state.memory_full:
                 m.refuse_if(self._no_capacity_for_group(topic, source), Code.STORAGE_FULL)
             for number in request.partitions or range(topic.partitions):
                 if number >= topic.partitions:  # nor are the following ones

@@ -63,7 +63,7 @@ def status(context: Context, trust: Trust, now: Now) -> dict[str, object]:
         "quarantine_s": round(context.quarantine_left(now), 3),
         "hold_time_max": state.config.hold_time_max,
         "disk_full": state.disk_full,
-        "disk_capacity": state.capacity.name.lower(),
+        "disk_capacity": state.disk_shortage.name.lower(),
         "names": context.catalogue.names_used()._asdict(),
         "memory_full": bool(state.memory_full),
         "requests": len(context.requests),

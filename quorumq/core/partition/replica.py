@@ -387,7 +387,7 @@ class Replica:
             view, message.generation, [(span, n) for span, _, n in message.entries]
         ):
             return self._end_stale(sender, view, message, now)
-        if self.node.capacity and self.node.no_capacity(Kind.ACKED):
+        if self.node.disk_shortage and self.node.no_capacity(Kind.ACKED):
             return [Send(sender, m.refusal(message, Code.STORAGE_FULL, self.vector()))]
         exclusive: list[m.Owned] = []
         higher: list[m.Owned] = []

@@ -92,7 +92,7 @@ class Storing(ClosingComponent):
                 error, detail = Code.SESSION_CLOSED, why_closed(section.producer_id)
         if not asked:
             error = ""  # anti-entropy brings what else is in the batch
-        if (self.node.capacity or self.node.memory_full) and new and not error:
+        if (self.node.disk_shortage or self.node.memory_full) and new and not error:
             error, detail = Code.STORAGE_FULL, self.node.no_capacity(BatchStored)
         if new and not error:
             in_all = self.node.producer_ids.get(header.partition.topic, 0)

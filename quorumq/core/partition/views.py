@@ -418,7 +418,7 @@ class Views:
         if changes.delays:
             records.append(self.delays_set(view, tuple(changes.delays), now))
         if changes.counted:
-            if not (self.node.capacity and self.node.no_capacity(AttemptsCounted)):
+            if not (self.node.disk_shortage and self.node.no_capacity(AttemptsCounted)):
                 records.append(AttemptsCounted(self.partition, view.name, tuple(changes.counted)))
             if view.kept.count(fate.EXHAUSTED):
                 self.node.bury_soon(self.partition, view.name, now)

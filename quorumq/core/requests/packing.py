@@ -73,7 +73,7 @@ def _without_register(
 def pack_deleted(state: NodeState) -> list[Effect]:
     """Pack some deleted registers if there are many, or write a page of packed ones anew: one page at a time."""
     catalogue, deleted = state.catalogue, state.catalogue.deleted
-    if not is_written(DeletedPage, state.capacity):
+    if not is_written(DeletedPage, state.disk_shortage):
         return []
     index = catalogue.crowded(state.config.deleted_unpacked)
     if index is not None:

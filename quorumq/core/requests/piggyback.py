@@ -25,7 +25,7 @@ def piggyback_hold(context: Context, header: BatchHeader, now: Now) -> Hold | No
 
     A round of it is open then: the votes come with STORED, our own as well.
     """
-    if len(header.spans) != 1 or header.delay_ms or context.state.capacity or context.state.memory_full:
+    if len(header.spans) != 1 or header.delay_ms or context.state.disk_shortage or context.state.memory_full:
         return None
     replica = context.replicas.get(header.partition)
     if replica is None or not replica.may_vote(now) or not is_new(context, replica, header.spans[0]):
