@@ -9,6 +9,7 @@ import pytest
 from quorumq.core import messages as m
 from quorumq.core.cluster.state import NodeConfig
 from quorumq.core.messages.effects import MovesLimited, Send, Unsent
+from quorumq.core.messages.records import PartitionTrusted, Trusted
 from quorumq.core.partition.batches import Batches
 from quorumq.core.partition.giving import Giving
 from quorumq.core.partition.hold_recovery import RELEASES_MAX, HoldRecovery
@@ -226,6 +227,29 @@ def test_a_new_slot_asks_for_payload_at_once_though_an_answer_comes_while_its_di
     there = cluster.nodes[others[0]].replicas[PartitionId(topic.id, 0)]
     assert there.is_trusted
     assert there.batches.present.messages == 3
+
+
+@pytest.mark.parametrize("which", ["leaves", "joins", "resyncs"])
+def test_a_segment_that_begins_while_trust_is_on_its_way_to_the_disk_says_so(which: str) -> None:
+    """Else the record is gone with the segment before, and after its next start the node asks others that have left."""
+    cluster, _, members, others = made()
+    name = members[0] if which == "leaves" else others[0]
+    if which == "resyncs":
+        cluster.drop = lambda sender, to, message: isinstance(message, m.ResyncReply)
+        wipe(cluster, name)
+    disk, core = SlowDisk(cluster, name), cluster.nodes[name]
+    if which != "resyncs":
+        cluster.submit(members[1], m.MovePartition("jobs", 0, members[0], others[0]))
+    cluster.drop = lambda sender, to, message: False
+    seen = 0
+    for _ in range(9):
+        cluster.advance(1.0)
+        kinds = (PartitionTrusted, Trusted)
+        written = [record for record in disk.records[disk.synced :] if isinstance(record, kinds)]
+        seen += len(written)
+        assert all(record in core.snapshot(cluster.now) for record in written)
+        disk.sync()
+    assert seen
 
 
 @pytest.mark.parametrize("waits", [True, False])

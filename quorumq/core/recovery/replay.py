@@ -355,8 +355,9 @@ def snapshot(context: Context, trust: Trust, now: Now) -> list[r.JournalRecord]:
     if layout.number:
         records.append(r.ClusterPut(layout))
     records += trust.snapshot(trusted=state.trusted)
-    if VOTERS in context.slots:
-        records.append(r.PartitionTrusted(VOTERS, context.slots[VOTERS]))
+    soon = {**context.trusted_soon(), **(trust.joined if trust.is_written else {})}
+    if voters := soon.get(VOTERS, context.slots.get(VOTERS)):
+        records.append(r.PartitionTrusted(VOTERS, voters))
     records += context.peers.snapshot()
     records += [r.TopicPut(topic) for topic in catalogue.registers()]
     records += [r.DecisionPut(catalogue.decisions[key]) for key in sorted(catalogue.decisions)]
@@ -365,8 +366,8 @@ def snapshot(context: Context, trust: Trust, now: Now) -> list[r.JournalRecord]:
     records += map(r.LabelsPut, catalogue.labels.registers())
     kept = {**context.sources, **context.replicas}
     for partition in sorted(kept):
-        if kept[partition].trusted_since:
-            records.append(r.PartitionTrusted(partition, kept[partition].trusted_since))
+        if since := soon.get(partition, kept[partition].trusted_since):
+            records.append(r.PartitionTrusted(partition, since))
         records += kept[partition].recall.snapshot(now)
     return records
 

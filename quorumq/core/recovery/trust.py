@@ -61,6 +61,7 @@ class Trust:
         moved: True if it may be an old copy: no vote until every other node has been heard.
         resync: the resync in progress; None if none is needed.
         above: start count up to which missing starts are covered by an earlier resync.
+        is_written: True if the record of trust is on its way to the disk.
         lost: True if trust was lost in this start: the node is silent, and restarts once TrustLost is durable.
         min_ballot: minimum ballot that takes effect when the resync ends.
         confirmed_by: peers that know no other directory of this node.
@@ -74,6 +75,7 @@ class Trust:
     moved: bool = False
     resync: Resync | None = None
     above: int = 0
+    is_written: bool = False
     lost: bool = False
     min_ballot: int = 0
     joined: dict[PartitionId, int] = field(default_factory=dict)
@@ -101,7 +103,7 @@ class Trust:
         if self.above or self.resync is not None:
             reason = self.resync.reason if self.resync is not None else "before the last resync"
             records.append(r.TrustLost(self.above, reason))
-        if trusted or (self.moved and self.was_trusted):
+        if trusted or self.is_written or (self.moved and self.was_trusted):
             records.append(r.Trusted())
         if self.journal_location is not None:
             records.append(self.journal_location)
@@ -152,6 +154,7 @@ class Trust:
             records.append(r.TrustLost(self.above, self.resync.reason))
         if self.is_alone(context) and not context.state.trusted:
             why = f"there is no other node to ask; {IF_ALL_WERE_RESTORED}"
+            self.is_written = True
             records += [*self._adopt_location(start, why), r.Trusted()]
         return records
 
@@ -159,7 +162,7 @@ class Trust:
         """Go on after the first Persist is durable. A node that is alone has no other to ask."""
         if self.is_alone(context):
             context.state.trusted = self.was_trusted = True
-            self.moved = False
+            self.moved = self.is_written = False
 
     @property
     def has_joined(self) -> bool:
@@ -210,6 +213,7 @@ class Trust:
             return []
         why = f"every other node was heard, and none knew of more; {IF_ALL_WERE_RESTORED}"
         moved = self._adopt_location(context.state.incarnation.n, why)
+        self.is_written = True
         return [Persist((*moved, r.Trusted()), (Done(TOKEN_TRUSTED),))]
 
     def end_resync(self, context: Context, now: Now) -> list[Effect]:
@@ -236,13 +240,18 @@ class Trust:
             self.joined[VOTERS] = context.slots[VOTERS] = since
         slots = [r.PartitionTrusted(partition, since) for partition, since in self.joined.items()]
         absent = [record for replica in context.replicas.values() for record in replica.recall.note_absent()]
+        self.is_written = True
         return [Persist((r.Reserved(reserve), *absent, r.Trusted(), *slots), done)]
 
     def on_trusted(self, context: Context, now: Now) -> bool:
         """Count this node's answers from now on. Return True if a resync ended, which starts a quarantine.
 
-        A node that was added and was never trusted needs none: it has granted no hold.
+        A node that was added and was never trusted needs none: it has granted no hold. One that lost trust while the
+        record was on its way to the disk is about to restart.
         """
+        if self.lost:
+            return False
+        self.is_written = False
         context.state.trusted = self.was_trusted = True
         self.moved = False
         if self.resync is None:
@@ -305,7 +314,7 @@ class Trust:
         again, votes of that start would pass for ours, or ours for theirs. Nothing is said or counted any more in this
         start.
         """
-        self.lost = True
+        self.lost, self.is_written = True, False
         context.state.trusted = False
         self.resync = Resync(reason)
         above = max(self.above, far_above(seen_n))

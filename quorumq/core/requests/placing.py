@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import starmap
 from typing import Final, NamedTuple
 
 from quorumq.core.cluster.state import NodeState
@@ -137,13 +138,32 @@ class Placing:
 
         With it goes a record of the leaving replicas that know all promises of their slots.
         """
-        records: list[TopicPut | PartitionTrusted] = []
-        for number, members in enumerate(merged.replicas):
-            replica = self.replicas.get(PartitionId(merged.id, number))
+        leaving = starmap(PartitionTrusted, self.leaving(merged).items())
+        return [Persist((*leaving, TopicPut(merged)), (self.when_durable(merged),))]
+
+    def leaving(self, topic: Topic) -> dict[PartitionId, int]:
+        """Return the replicas that leave in the topic's layout, with those of their slots' layouts that they know all
+        promises of, or 0."""
+        slots: dict[PartitionId, int] = {}
+        for number, members in enumerate(topic.replicas):
+            replica = self.replicas.get(PartitionId(topic.id, number))
             if replica is not None and replica.since and self.state.me not in members:
                 trusted = self.state.keeps_promises and replica.is_trusted
-                records.append(PartitionTrusted(replica.partition, replica.since if trusted else 0))
-        return [Persist((*records, TopicPut(merged)), (self.when_durable(merged),))]
+                slots[replica.partition] = replica.since if trusted else 0
+        return slots
+
+    def trusted_soon(self) -> dict[PartitionId, int]:
+        """Return the slots whose trust is on its way to the disk, with its layout.
+
+        Why: a segment of the journal that begins meanwhile has no record of it but this one.
+        """
+        slots: dict[PartitionId, int] = {}
+        for each in self.completions.values():
+            if isinstance(each, Joined):
+                slots[each.partition] = each.since
+            elif isinstance(each, Topic):
+                slots |= self.leaving(each)
+        return slots
 
     def take_layout(self, topic: Topic, now: Now) -> tuple[list[PartitionId], list[Effect]]:
         """Take over a topic's layout, which is durable: move its replicas here to their new sets.
