@@ -9,11 +9,16 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from quorumq.lab.local import LocalCluster
 from quorumq.lab.ports import free_ports
 from quorumq.wire.hello import TOKEN_VARIABLE
 from tests.patience import PATIENCE_S
+
+ROOT = Path(__file__).parents[2]
+BOTO3 = ROOT / "build" / "boto3"
+"""The SDK with its dependencies, apart from the packages of the tests: they need a newer python-dateutil."""
 
 
 class GatewayProcess:

@@ -20,7 +20,7 @@ import pytest
 
 from quorumq.client.blocking import Client, connect
 from quorumq.lab.local import LocalCluster
-from tests.e2e.gateways import gateways
+from tests.e2e.gateways import BOTO3, ROOT, gateways
 from tests.e2e.protocols import GROUP
 from tests.patience import PATIENCE_S, until
 
@@ -29,9 +29,6 @@ KINDS = ("native", "kombu", "curl", "sqs-query", "boto3")
 EVERY_S = 60.0
 """Seconds between two kills of a node, and of a gateway, at most."""
 KILLS = 10
-ROOT = Path(__file__).parents[2]
-BOTO3 = ROOT / "build" / "boto3"
-"""The SDK with its dependencies, apart from the packages of the tests: they need a newer python-dateutil."""
 
 
 class Checked(NamedTuple):
