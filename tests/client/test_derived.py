@@ -18,9 +18,9 @@ from quorumq.client import (
     Producer,
     UsageError,
 )
-from quorumq.client.produce.batches import NO_TIMES, DerivedParcel
+from quorumq.client.produce.batches import NO_TIMES, DerivedBatch
 from quorumq.client.produce.derived import derived_partition, derived_producer_id, runs_of
-from quorumq.client.produce.made import made_of
+from quorumq.client.produce.encoded import encoded_of
 from quorumq.client.produce.partitioner import DefaultPartitioner, partition_of_key
 from quorumq.core.messages import OpenSession, Publish
 from quorumq.core.values.types import DERIVED, NAMED, STAMP_ZERO, PartitionId, ProducerId, Span, Topic
@@ -267,18 +267,18 @@ async def test_outputs_follow_to_the_topic_that_was_made_again_if_their_partitio
 def test_messages_are_renamed_unless_two_would_be_one() -> None:
     """Two windows of a name are two messages of the old topic, and may be one window of the new one."""
     old, new = PartitionId(b"o" * 16, 0), PartitionId(b"p" * 16, 0)
-    parcel = DerivedParcel(old, 0.0, NO_TIMES, {})
+    batch = DerivedBatch(old, 0.0, NO_TIMES, {})
     named = [(ProducerId(NAMED, window, 7, 0), 4) for window in (1, 2, 3)]
     for name in named[:2]:
-        parcel.index_of(name, made_of(lambda: 0, b"x", dedup="n", window=60))
-    parcel.refuse(1, Conflict("by the old topic"))
-    assert not parcel.rename(new, named[2:] * 2)
-    assert parcel.id_of(1) == MessageId(old, *named[1])
-    assert parcel.rename(new, named[1:])
-    assert parcel.ids(0, 2) == [MessageId(new, *name) for name in named[1:]]
-    parcel.finish(None)
-    assert parcel.failure(1) is None
-    assert parcel.messages == [], "payloads are freed"
+        batch.index_of(name, encoded_of(lambda: 0, b"x", dedup="n", window=60))
+    batch.refuse(1, Conflict("by the old topic"))
+    assert not batch.rename(new, named[2:] * 2)
+    assert batch.id_of(1) == MessageId(old, *named[1])
+    assert batch.rename(new, named[1:])
+    assert batch.ids(0, 2) == [MessageId(new, *name) for name in named[1:]]
+    batch.finish(None)
+    assert batch.failure(1) is None
+    assert batch.messages == [], "payloads are freed"
 
 
 async def test_impossible_arguments_are_refused_by_name() -> None:

@@ -20,7 +20,7 @@ from crc32c import crc32c
 from quorumq.client.base.history import Output
 from quorumq.client.base.message import MessageId, again
 from quorumq.client.base.times import Duration, check_order, delay_ms, number_of, ttl_ms
-from quorumq.client.produce.derived import Made, runs_of
+from quorumq.client.produce.derived import EncodedMessage, runs_of
 from quorumq.core.values.errors import Conflict, QuorumqError, UsageError
 from quorumq.core.values.limits import BATCH_MESSAGES_MAX
 from quorumq.core.values.types import Batch, PartitionId, ProducerId, Span, Topic
@@ -128,7 +128,9 @@ class RecordBatch:
     times: Times
     silent: dict[RecordBatch, None]  # batches with failures that no caller has received, nor can
     timeout: float | None = None  # seconds that its messages have; the producer's if None
-    made: float = 0.0  # when it was numbered and encoded, by the client's clock: its age counts from there
+    encoded_at: float = (
+        0.0  # when it was numbered and encoded, by the client's clock: its age counts from there
+    )
     records: list[bytes] = field(default_factory=list)
     size: int = 0  # bytes
     count: int = 0
@@ -242,12 +244,12 @@ class RecordBatch:
 
 
 @dataclass(eq=False)
-class DerivedParcel(RecordBatch):
+class DerivedBatch(RecordBatch):
     """A batch of messages that came with their names: sections in place of one run of numbers."""
 
     fixed: bool = True
     names: list[tuple[ProducerId, int]] = field(default_factory=list)
-    messages: list[Made] = field(default_factory=list)
+    messages: list[EncodedMessage] = field(default_factory=list)
     indexes: dict[tuple[ProducerId, int], int] = field(default_factory=dict)
     runs: int = 0  # sections that it takes, or fewer
 
@@ -255,15 +257,15 @@ class DerivedParcel(RecordBatch):
     def full(self) -> bool:
         return super().full or self.runs >= SPANS_MAX
 
-    def index_of(self, name: tuple[ProducerId, int], made: Made) -> int:
+    def index_of(self, name: tuple[ProducerId, int], encoded: EncodedMessage) -> int:
         """Append a message under its name, once, and return its index; Conflict if another payload has the name."""
         index = self.indexes.get(name)
         if index is None:
-            index = self.indexes[name] = self.add((made.record,), len(made.record))
+            index = self.indexes[name] = self.add((encoded.record,), len(encoded.record))
             self.names.append(name)
-            self.messages.append(made)
+            self.messages.append(encoded)
             self.runs += (name[0], name[1] - 1) not in self.indexes
-        elif self.records[index] != made.record:
+        elif self.records[index] != encoded.record:
             raise Conflict(
                 f"another payload is being published as {self.id_of(index)}: what is derived must depend on its input "
                 "alone, and each of several outputs needs an index of its own; one dedup= name is for one payload"
@@ -294,15 +296,15 @@ class DerivedParcel(RecordBatch):
 
     def outputs(self, topic: str) -> Iterator[Output]:
         """Yield each output with its input, for the history; ``topic`` is the one that they are published to."""
-        for made, (name, seq) in zip(self.messages, self.names, strict=True):
-            source = made.derived_from
+        for encoded, (name, seq) in zip(self.messages, self.names, strict=True):
+            source = encoded.derived_from
             if source is None:
                 return  # their publishers name them
             of = source.id
             label = topic_label(of.partition.topic, source.topic)
             yield Output(
-                label, of.partition.number, source.group, of.producer_id, made.output,
-                topic, self.partition.number, name, seq, crc32c(made.record),
+                label, of.partition.number, source.group, of.producer_id, encoded.output,
+                topic, self.partition.number, name, seq, crc32c(encoded.record),
             )  # fmt: skip
 
     def id_of(self, index: int) -> MessageId:

@@ -89,7 +89,7 @@ class Name(NamedTuple):
         return ProducerId(NAMED, 0, self.slot, 0)
 
 
-class Made(NamedTuple):
+class EncodedMessage(NamedTuple):
     """An encoded message, with its partition and times."""
 
     record: bytes
@@ -97,7 +97,7 @@ class Made(NamedTuple):
     partition: int | None
     derived_from: Source | None
     output: int
-    said: tuple[Duration | None, datetime | None, Duration | None] | None  # delay, not_before, ttl
+    times: tuple[Duration | None, datetime | None, Duration | None] | None  # delay, not_before, ttl
     timeout: float | None
     name: Name | None  # that its publisher gives it
     window: int  # seconds for which it is kept; 0: as long as the topic

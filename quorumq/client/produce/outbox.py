@@ -19,8 +19,8 @@ import trio
 from trio.lowlevel import ParkingLot
 
 from quorumq.client.base.context import Context
-from quorumq.client.produce.batches import DerivedParcel, RecordBatch, Run, Times
-from quorumq.client.produce.derived import Made
+from quorumq.client.produce.batches import DerivedBatch, RecordBatch, Run, Times
+from quorumq.client.produce.derived import EncodedMessage
 from quorumq.client.produce.sending import Session
 from quorumq.core.values.errors import NotStored, OutcomeUnknown, QuorumqError
 from quorumq.core.values.limits import BATCH_MESSAGES_MAX, KIB
@@ -111,22 +111,24 @@ class Outbox:
         return runs
 
     def put_named(
-        self, partition: PartitionId, name: tuple[ProducerId, int], made: Made, times: Times
+        self, partition: PartitionId, name: tuple[ProducerId, int], encoded: EncodedMessage, times: Times
     ) -> Run:
         """Take a message named by its input, or its publisher; Conflict if another payload was just taken so."""
-        queue = self._queue(partition, derived=True, named=made.name is not None)
-        record_batch = self._filling(queue, len(made.record), times, queue.most, made.timeout)
-        assert isinstance(record_batch, DerivedParcel)
+        queue = self._queue(partition, derived=True, named=encoded.name is not None)
+        record_batch = self._filling(queue, len(encoded.record), times, queue.most, encoded.timeout)
+        assert isinstance(record_batch, DerivedBatch)
         before = record_batch.count
-        position = record_batch.index_of(name, made)
-        self._taken(queue, record_batch, len(made.record) if record_batch.count > before else 0, queue.most)
+        position = record_batch.index_of(name, encoded)
+        self._taken(
+            queue, record_batch, len(encoded.record) if record_batch.count > before else 0, queue.most
+        )
         return Run(record_batch, position, 1)
 
     def _queue(self, partition: PartitionId, *, derived: bool, named: bool = False) -> PartitionQueue:
         number = (partition.number, derived + named)
         queue = self._queues.get(number)
         if queue is None:
-            kind = DerivedParcel if derived else RecordBatch
+            kind = DerivedBatch if derived else RecordBatch
             queue = self._queues[number] = PartitionQueue(partition, kind, self.batch_bytes)
         return queue
 
@@ -178,7 +180,7 @@ class Outbox:
         assert record_batch is not None
         queue.open = None
         del self._open[queue]
-        record_batch.made = self.context.clock()
+        record_batch.encoded_at = self.context.clock()
         if queue.numbers:
             self._number(queue, record_batch)
         self._count(queue, 1)

@@ -24,8 +24,8 @@ from quorumq.client.base.options import Options, Outgoing
 from quorumq.client.base.times import Duration, positive_of, seconds_of
 from quorumq.client.produce.batches import NO_TIMES, Pending, RecordBatch, Run, message_timeout, times_of
 from quorumq.client.produce.bulk import Bulk, outgoing_of
-from quorumq.client.produce.derived import Made
-from quorumq.client.produce.made import found_name, made_of, rename
+from quorumq.client.produce.derived import EncodedMessage
+from quorumq.client.produce.encoded import encoded_of, found_name, rename
 from quorumq.client.produce.outbox import BATCH_BYTES, LOADED_BYTES, Outbox, PartitionQueue
 from quorumq.client.produce.partitioner import DefaultPartitioner, Partitioner
 from quorumq.client.produce.sending import Sender, Session
@@ -299,10 +299,10 @@ class Producer:
         """Publish up to the wait for the answer; None, and nothing is taken, if it would wait before."""
         if self._outbox.silent:
             self._tell()
-        made = made_of(self._context.wall_ms, payload, **options)
-        if made.window or not self._takes(len(made.record), numbered=made.numbered):
+        encoded = encoded_of(self._context.wall_ms, payload, **options)
+        if encoded.window or not self._takes(len(encoded.record), numbered=encoded.numbered):
             return None
-        record_batch, first, _ = self._put(made)
+        record_batch, first, _ = self._put(encoded)
         pending = Pending(record_batch, first)
         pending._abandon()  # a caller that waits gets the outcome, and a cancelled one does not want it
         return pending
@@ -321,7 +321,7 @@ class Producer:
     async def _take(self, payload: bytes | None = None, **options: Unpack[Options]) -> Run:
         """Take one message, as `send` does."""
         # Errors of the message are raised before anything waits.
-        made = made_of(self._context.wall_ms, payload, **options)
+        encoded = encoded_of(self._context.wall_ms, payload, **options)
         self._since_yield += 1
         if self._since_yield >= YIELD_EVERY:
             self._since_yield = 0
@@ -331,30 +331,31 @@ class Producer:
         named: ProducerId | None = None
         asked = b""  # the topic in which the name was looked up
         while True:
-            if not self._takes(len(made.record), numbered=made.numbered):
+            if not self._takes(len(encoded.record), numbered=encoded.numbered):
                 remaining = await self._capacity_within(
-                    made.timeout, len(made.record), numbered=made.numbered
+                    encoded.timeout, len(encoded.record), numbered=encoded.numbered
                 )
-                made = made._replace(timeout=remaining)
+                encoded = encoded._replace(timeout=remaining)
             assert self._register is not None
-            if not made.window or self._register.id == asked:
-                return self._put(made, named)  # nothing waits any more: a cancelled publish has taken nothing
+            if not encoded.window or self._register.id == asked:
+                # Nothing waits any more: a cancelled publish has taken nothing.
+                return self._put(encoded, named)
             asked = self._register.id
-            where = self._existing(made.partition_in(self._register, self._partitioner))
+            where = self._existing(encoded.partition_in(self._register, self._partitioner))
             try:
-                named = await found_name(self._context, where, made)
+                named = await found_name(self._context, where, encoded)
             except NotFound:
                 if not await self._is_made_again(asked):
                     raise
 
-    def _put(self, made: Made, named: ProducerId | None = None) -> Run:
+    def _put(self, encoded: EncodedMessage, named: ProducerId | None = None) -> Run:
         """Take a message for which there is room, and whose topic and session are known."""
-        record, key, partition, _, _, said, timeout, _, _, numbered = made
-        times = NO_TIMES if said is None else times_of(*said, self._context.wall_ms(), self._register)
+        record, key, partition, _, _, given, timeout, _, _, numbered = encoded
+        times = NO_TIMES if given is None else times_of(*given, self._context.wall_ms(), self._register)
         if not numbered:
             assert self._register is not None
-            where = self._existing(made.partition_in(self._register, self._partitioner))
-            return self._outbox.put_named(where, made.name_in(where.topic, named), made, times)
+            where = self._existing(encoded.partition_in(self._register, self._partitioner))
+            return self._outbox.put_named(where, encoded.name_in(where.topic, named), encoded, times)
         where = self._existing(self._partitioner(key, len(self._ids)) if partition is None else partition)
         run = self._outbox.put(where, (record,), times, timeout)[0]
         if key is not None or partition is not None:

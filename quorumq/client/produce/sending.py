@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import trio
 
 from quorumq.client.base.context import Context
-from quorumq.client.produce.batches import DerivedParcel, RecordBatch
+from quorumq.client.produce.batches import DerivedBatch, RecordBatch
 from quorumq.client.transport.nodes import left_of
 from quorumq.core import messages as m
 from quorumq.core.values.errors import Conflict, QuorumqError, SessionClosed
@@ -74,7 +74,7 @@ class Sender(NamedTuple):
         A batch of derived messages is cut in two if some are refused, and these again, so that one that is
         refused takes no others with it: why is in ``record_batch.refused``.
         """
-        if isinstance(record_batch, DerivedParcel):
+        if isinstance(record_batch, DerivedBatch):
             if self.context.history is not None:
                 self.context.history.derived(record_batch.outputs(self.topic))
             await self._publish_derived(record_batch, record_batch.in_order())
@@ -87,7 +87,7 @@ class Sender(NamedTuple):
         header = batch.header
         await self.context.nodes.ask(
             lambda: m.Publish(
-                batch, max(0, int(1000 * (clock() - record_batch.made))), record_batch.signature
+                batch, max(0, int(1000 * (clock() - record_batch.encoded_at))), record_batch.signature
             ),
             action=f"publish of {plural(header.size, 'message')} to {self.topic!r}/{header.partition.number}",
             timeout=min(self.timeout, left_of(record_batch.until)) if record_batch.timeout else self.timeout,
@@ -95,7 +95,7 @@ class Sender(NamedTuple):
             watch=self.context.watch("publish"),
         )
 
-    async def _publish_derived(self, record_batch: DerivedParcel, indexes: Sequence[int]) -> None:
+    async def _publish_derived(self, record_batch: DerivedBatch, indexes: Sequence[int]) -> None:
         try:
             await self._publish(record_batch, record_batch.packed(indexes, self.context.wall_ms()))
         except (Conflict, SessionClosed) as exc:

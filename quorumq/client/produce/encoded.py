@@ -10,8 +10,8 @@ from quorumq.client.base.context import Context
 from quorumq.client.base.message import MessageId, Source
 from quorumq.client.base.options import Options, parts_of, refuse
 from quorumq.client.base.times import Duration
-from quorumq.client.produce.batches import DerivedParcel, RecordBatch, message_timeout, times_of
-from quorumq.client.produce.derived import Made, Name, window_of
+from quorumq.client.produce.batches import DerivedBatch, RecordBatch, message_timeout, times_of
+from quorumq.client.produce.derived import EncodedMessage, Name, window_of
 from quorumq.client.produce.partitioner import Partitioner
 from quorumq.core import messages as m
 from quorumq.core.values.errors import UsageError
@@ -19,7 +19,7 @@ from quorumq.core.values.types import PartitionId, ProducerId, Topic
 from quorumq.wire.batch import HeaderValue, encode_record
 
 
-def made_of(
+def encoded_of(
     wall_ms: Callable[[], int],
     payload: bytes | None = None,
     *,
@@ -36,7 +36,7 @@ def made_of(
     dedup: str | None = None,
     window: Duration | None = None,
     **unknown: object,
-) -> Made:
+) -> EncodedMessage:
     """Encode a message, and check its options."""
     if unknown:
         refuse("publish", unknown, Options.__annotations__)
@@ -59,39 +59,41 @@ def made_of(
     record = encode_record(parts)
     kept = 0 if window is None else window_of(window)
     numbered = derived_from is None and name is None
-    said = None
+    times = None
     if not (delay is None and not_before is None and ttl is None):
-        said = (delay, not_before, ttl)
-        times_of(*said, wall_ms())
-    return Made(record, parts.key, partition, derived_from, index, said, timeout, name, kept, numbered)
+        times = (delay, not_before, ttl)
+        times_of(*times, wall_ms())
+    return EncodedMessage(
+        record, parts.key, partition, derived_from, index, times, timeout, name, kept, numbered
+    )
 
 
-async def found_name(context: Context, partition: PartitionId, made: Made) -> ProducerId:
+async def found_name(context: Context, partition: PartitionId, encoded: EncodedMessage) -> ProducerId:
     """Ask for the producer id of a named message: of the window in which it was published, or else of the current one.
 
     It stays the same in every retry of this message.
     """
-    assert made.name is not None
-    request = m.FindName(partition, made.window, made.name.slot_of(made.window), made.name.seq)
-    reply = await context.ask(request, "find a message by its name", made.timeout, writes=False)
+    assert encoded.name is not None
+    request = m.FindName(partition, encoded.window, encoded.name.slot_of(encoded.window), encoded.name.seq)
+    reply = await context.ask(request, "find a message by its name", encoded.timeout, writes=False)
     return cast("ProducerId", reply.producer_id)
 
 
 async def rename(
-    context: Context, parcel: RecordBatch, where: PartitionId, topic: Topic | None, partitioner: Partitioner
+    context: Context, batch: RecordBatch, where: PartitionId, topic: Topic | None, partitioner: Partitioner
 ) -> bool:
     """Name messages that are not stored for a partition of another topic.
 
     Returns:
         False if one of them would be in another partition there, or two would have one name.
     """
-    assert isinstance(parcel, DerivedParcel)
+    assert isinstance(batch, DerivedBatch)
     if topic is None or any(
-        made.partition_in(topic, partitioner) != where.number for made in parcel.messages
+        encoded.partition_in(topic, partitioner) != where.number for encoded in batch.messages
     ):
         return False
     names = [
-        made.name_in(where.topic, await found_name(context, where, made) if made.window else None)
-        for made in parcel.messages
+        encoded.name_in(where.topic, await found_name(context, where, encoded) if encoded.window else None)
+        for encoded in batch.messages
     ]
-    return parcel.rename(where, names)
+    return batch.rename(where, names)
