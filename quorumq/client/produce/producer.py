@@ -242,7 +242,7 @@ class Producer:
 
     async def _bulk(self, **options: Unpack[Options]) -> Bulk:
         """Begin a `publish_many` in steps, for a front whose messages come in parts."""
-        self._tell()
+        self._raise_unreported()
         # A partitioner of the application's is asked about each message.
         runs = options.get("partition") is not None or type(self._partitioner) is DefaultPartitioner
         return Bulk(self.topic, self._take, self._take_run, options, self._run_bytes if runs else 0)
@@ -291,14 +291,14 @@ class Producer:
                 it too. This one was not stored.
         """
         if self._outbox.silent:
-            self._tell()
+            self._raise_unreported()
         record_batch, first, _ = await self._take(payload, **options)
         return Pending(record_batch, first)
 
     def _publish_now(self, payload: bytes | None = None, **options: Unpack[Options]) -> Pending | None:
         """Publish up to the wait for the answer; None, and nothing is taken, if it would wait before."""
         if self._outbox.silent:
-            self._tell()
+            self._raise_unreported()
         encoded = encoded_of(self._context.wall_ms, payload, **options)
         if encoded.window or not self._takes(len(encoded.record), numbered=encoded.numbered):
             return None
@@ -307,7 +307,7 @@ class Producer:
         pending._abandon()  # a caller that waits gets the outcome, and a cancelled one does not want it
         return pending
 
-    def _tell(self) -> None:
+    def _raise_unreported(self) -> None:
         """Raise the failures that no caller can receive otherwise; once."""
         errors = self._outbox.take_silent()
         if errors:
