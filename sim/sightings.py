@@ -154,10 +154,10 @@ def check_deleted(
         "groups": [
             group for group in core.catalogue.groups if over(group[0]) and group[0] in core.catalogue.topics
         ],
-        "settled groups": [
-            settled
-            for settled in core.catalogue.settled_groups
-            if over(settled[0].topic) and settled[0].topic in core.catalogue.topics
+        "registered groups": [
+            key
+            for key in core.catalogue.registered_groups
+            if over(key[0].topic) and key[0].topic in core.catalogue.topics
         ],
         "hints": [key for key in (*core.state.parked, *core.state.active) if over(key[0].topic)],
         "requests": [one for one in core.context.requests.values() if any(map(one.concerns, gone))],

@@ -270,7 +270,7 @@ class Nodes:
         machine = self._machine(core, journal, (), now)
         machine.driver.start()
         if self.partition is not None and core.catalogue.reads(self.partition.topic, GROUP):
-            core.catalogue.settled_groups[(self.partition, GROUP)] = None
+            core.catalogue.registered_groups[(self.partition, GROUP)] = None
         return self._finish(machine, [])
 
 

@@ -267,7 +267,7 @@ class World:
             put = m.PutTopic(0, topic._replace(next_layout=layout))
             self._settle(locals_, index, Ours(put), now)
             if self.scenario.has_work:
-                self.nodes.locals[locals_[index]].core.catalogue.settled_groups[
+                self.nodes.locals[locals_[index]].core.catalogue.registered_groups[
                     (PartitionId(topic.id, 0), GROUP)
                 ] = None
 

@@ -258,7 +258,7 @@ def test_state_of_its_readers_is_deleted_with_the_group() -> None:
     for core in cluster.nodes.values():
         assert not core.state.parked
         assert not core.state.active
-        assert not core.catalogue.settled_groups, "made again, its register has to be at a majority again"
+        assert not core.catalogue.registered_groups, "made again, its register has to be at a majority again"
 
 
 # ------------------------------------------------------------------------------- what comes late

@@ -204,7 +204,7 @@ def test_a_group_of_one_partition_is_registered_in_another_one_by_the_fetch_that
         or (isinstance(message, m.PutGroup) and to in (cluster.v, cluster.w))
     )
     cluster.fetched(cluster.z, "g", 0)
-    assert (PartitionId(grown.id, 0), "g") in cluster.nodes[cluster.z].catalogue.settled_groups
+    assert (PartitionId(grown.id, 0), "g") in cluster.nodes[cluster.z].catalogue.registered_groups
     cluster.drop = lambda sender, to, message: isinstance(message, m.SyncTopics)
     assert not any((grown.id, "g") in cluster.nodes[node].catalogue.groups for node in (cluster.v, cluster.w))
     cluster.fetched(cluster.z, "g", 1)

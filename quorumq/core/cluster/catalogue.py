@@ -76,7 +76,7 @@ class Catalogue:
         unpackable: deleted names whose registers have no packed form yet: the deletion of a topic may not have reached
             its sets, or the node that made one is no member that is known here.
         labels: labels of topics.
-        settled_groups: groups known to be at a majority of a partition's replicas.
+        registered_groups: groups known to be at a majority of a partition's replicas.
         replaced: ids of deleted topics with a newer one of their name, the oldest first; a limited number.
         sums: digests of all registers.
 
@@ -87,7 +87,7 @@ class Catalogue:
 
     __slots__ = (
         "_used", "cluster", "decisions", "deleted", "groups", "labels", "live_groups", "living", "me", "names",
-        "replaced", "settled_groups", "sums", "topics", "unpackable", "unpacked",
+        "registered_groups", "replaced", "sums", "topics", "unpackable", "unpacked",
     )  # fmt: skip
 
     def __init__(self, me: NodeId, key: bytes = b"", layout: ClusterLayout | None = None) -> None:
@@ -105,7 +105,7 @@ class Catalogue:
         self.groups: SortedDict[tuple[bytes, str], Group] = SortedDict()
         self.live_groups: dict[bytes, int] = {}
         self.labels = LabelTable()
-        self.settled_groups: dict[tuple[PartitionId, str], None] = {}
+        self.registered_groups: dict[tuple[PartitionId, str], None] = {}
         self._used: NamesUsed | None = None  # as counted since the last change
 
     # ------------------------------------------------------------------ looking up
@@ -521,8 +521,8 @@ class Catalogue:
         self._used = None
         self._drop_decided(instance_of(merged))
         if merged.buried > (ours.buried if ours is not None else 0):  # a majority had another life
-            for key in [key for key in self.settled_groups if (key[0].topic, key[1]) == merged[:2]]:
-                del self.settled_groups[key]
+            for key in [key for key in self.registered_groups if (key[0].topic, key[1]) == merged[:2]]:
+                del self.registered_groups[key]
         return merged
 
     def drop_groups(self, topic: bytes) -> None:
@@ -533,8 +533,8 @@ class Catalogue:
             self._note_alive(key)
         self.live_groups.pop(topic, None)
         self.deleted.drop(topic)
-        for settled in [settled for settled in self.settled_groups if settled[0].topic == topic]:
-            del self.settled_groups[settled]
+        for key in [key for key in self.registered_groups if key[0].topic == topic]:
+            del self.registered_groups[key]
         for instance in list(self.decisions.irange(Instance(topic, "", 0), Instance(topic + b"\0", "", 0))):
             del self.decisions[instance]
 

@@ -77,7 +77,7 @@ class FetchCoordinator(GroupReader):
         for topic in dict.fromkeys([partition.topic for partition in self.partitions]):
             if context.catalogue.is_group_deleted(topic, self.register_name):
                 return self.on_group_deleted(context, context.catalogue.topics[topic], now)
-        new = self.unsettled(context)
+        new = self.unregistered_partitions(context)
         return self.register(context, new, now) if new else self.advance(context, now)
 
     def advance(self, context: Context, now: Now) -> list[Effect]:

@@ -82,10 +82,10 @@ class GroupReader(Coordinator):
         """Go on, because the group is registered, or cannot be."""
         raise NotImplementedError
 
-    def unsettled(self, context: Context) -> list[PartitionId]:
+    def unregistered_partitions(self, context: Context) -> list[PartitionId]:
         """Return the partitions in which no majority of the replica set is known to have the group's register."""
-        settled, name = context.catalogue.settled_groups, self.register_name
-        return [partition for partition in self.partitions if (partition, name) not in settled]
+        registered, name = context.catalogue.registered_groups, self.register_name
+        return [partition for partition in self.partitions if (partition, name) not in registered]
 
     def register(self, context: Context, new: list[PartitionId], now: Now) -> list[Effect]:
         """Have the group registered in these partitions, in a limited number of topics at a time (`on_registered`)."""
@@ -114,11 +114,11 @@ class GroupReader(Coordinator):
         self.awaited.pop(topic, None)
         if self.done or self.awaited:
             return []
-        unsettled = self.unsettled(context)
-        if not unsettled and self.cost > limits.CHEAP:  # many requests may wait for this answer
+        new = self.unregistered_partitions(context)
+        if not new and self.cost > limits.CHEAP:  # many requests may wait for this answer
             context.state.at(now.mono, ("advance", self.key))
             return []
-        return self.register(context, unsettled, now) if unsettled else self.advance(context, now)
+        return self.register(context, new, now) if new else self.advance(context, now)
 
     def on_unregistered(
         self, context: Context, topic: bytes, problem: Failed | None, now: Now

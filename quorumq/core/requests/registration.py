@@ -210,7 +210,7 @@ class Registration(Coordinator):
         for number in range(topic.partitions):
             there = self._is_at_each(context, round_, answered, sets[number])
             if there and self.written is not None and not self.written.deleted:
-                context.catalogue.settled_groups[(PartitionId(self.topic, number), self.name)] = None
+                context.catalogue.registered_groups[(PartitionId(self.topic, number), self.name)] = None
         over = [
             key
             for key, requested in self.waiting.items()
