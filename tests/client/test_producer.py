@@ -574,7 +574,9 @@ async def test_connecting_to_no_one_says_what_was_tried() -> None:
     async with fake_cluster() as cluster:
         cluster.refuse.update(cluster.addresses)
         began = trio.current_time()
-        with pytest.raises(TooFewReplicas, match=r"Tried ([abc]:1(, |: )){3}connection refused \(\d+ times\)"):
+        with pytest.raises(
+            TooFewReplicas, match=r"Tried ([abc]:1(, |: )){3}connection refused \(\d+ times\)"
+        ):
             async with connected(cluster, timeout=5.0):
                 raise AssertionError
         assert trio.current_time() - began == pytest.approx(5.0, abs=0.5)

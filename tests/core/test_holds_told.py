@@ -255,7 +255,7 @@ def test_each_of_two_owners_releases_only_its_own_hold(acks: bool) -> None:
     assert lease.held is not None
     assert lease.held.owner == NO_OWNER
     mine = got[0].receipt.owner
-    (theirs,) = [rival for rival in lease.rivals if rival != mine]
+    (theirs,) = [rival.owner for rival in lease.rivals if rival.owner != mine]
     view.give_up(whole, theirs, cluster.now.mono, rivals=False)
     assert not view.given_up, "a REJECT of what NO_OWNER holds is refused"
     cluster.drop = lambda sender, to, message: isinstance(

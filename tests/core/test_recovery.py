@@ -412,6 +412,17 @@ def test_two_owners_of_one_message_block_it_until_the_later_time_is_over() -> No
     assert table.hold(span, owner(99, "b"), 5.0, 5.0)[0] == [span]
 
 
+def test_a_message_of_two_owners_is_free_when_the_time_of_the_one_that_keeps_it_is_over() -> None:
+    """In moves, each new slot learns such a hold from the one before, whose owner is not known there."""
+    span = Span(PRODUCER_ID, 0, 1)
+    table = Holding(10)
+    for who, until in ((owner(20), 17.0), (owner(30, "c"), 4.0), (owner(20), 15.0)):
+        table.report(span, Held(who, until, 0))
+    assert table.release(span, owner(20)) == [], "it is blocked still"
+    assert table.expire(span, 3.9) == []
+    assert table.expire(span, 4.0) == [span]
+
+
 def test_a_learned_hold_is_granted_to_its_owner_above_the_min_ballot_only() -> None:
     """Below it this replica may have granted a higher one in an earlier start: the fencing token would go back."""
     span = Span(PRODUCER_ID, 0, 2)
@@ -449,7 +460,9 @@ def test_the_union_is_kept_in_whatever_order_it_comes(holds: list[tuple[int, int
             owners = sorted({b for b, _ in theirs})
             assert held.deadline == max(until for _, until in theirs)
             assert held.owner == (owner(owners[0]) if len(owners) == 1 else NO_OWNER)
-            assert sorted(rival.ballot.time for rival in lease.rivals) == (owners if len(owners) > 1 else [])
+            assert sorted(rival.owner.ballot.time for rival in lease.rivals) == (
+                owners if len(owners) > 1 else []
+            )
 
 
 def test_a_release_that_comes_reaches_what_was_learned() -> None:

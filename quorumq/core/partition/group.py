@@ -369,7 +369,8 @@ class GroupView:
         """
         for part, lease in self.leases.within(span):
             held = lease.held
-            if held is None or (held.owner != owner and not (rivals and owner in lease.rivals)):
+            owners = [rival.owner for rival in lease.rivals] if rivals else []
+            if held is None or (held.owner != owner and owner not in owners):
                 continue
             while self.given_up:
                 first = next(iter(self.given_up))

@@ -30,7 +30,7 @@ class Lease(NamedTuple):
     """All that an ACK ends."""
 
     held: Held | None = None
-    rivals: tuple[Owner, ...] = ()  # the owners that were reported, if the message is blocked
+    rivals: tuple[Held, ...] = ()  # the holds of several owners that were reported, if the message is blocked
     attempts: Attempts | None = None
     delay: Delay | None = None
     hint: float = 0.0  # held elsewhere until then, as a NOK said: for choosing only
