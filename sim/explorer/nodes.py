@@ -13,6 +13,7 @@ from functools import partial
 
 from quorumq.core.messages import (
     QUORUM_REPLIES,
+    CloseRequest,
     HoldReply,
     HoldsReply,
     PutCluster,
@@ -21,6 +22,7 @@ from quorumq.core.messages import (
 )
 from quorumq.core.messages.effects import CleanStop, Event, Ours, Persist, Received, Request, Unsent
 from quorumq.core.node.nodecore import NodeCore
+from quorumq.core.partition.closed import number_of
 from quorumq.core.values.types import Kind, NodeId, Now, PartitionId, Topic
 from sim.explorer.clone import clone, key_of
 from sim.explorer.journals import UNTRACKED, Journals
@@ -245,6 +247,8 @@ class Nodes:
                 return self.step(local, [Request(key, asked)], now_at(tick, wall_ms))
             case ("reclaim",):
                 return self._fire(local, now, event)
+            case ("close",):
+                return self._close(local, now)
             case ("adopt",):
                 put = PutTopic(0, self.moved) if self.moved is not None else PutCluster(0, self.chosen)  # type: ignore[arg-type]
                 return self.step(local, [Ours(put)], now)
@@ -260,6 +264,16 @@ class Nodes:
         state = machine.core.state
         state.timers = [(now.mono, 0, event), *[timer for timer in state.timers if timer[2] != event]]
         return self._finish(machine, [])
+
+    def _close(self, local: int, now: Now) -> Outcome:
+        """Have a node promise to close the producer id of the message, and ask its set if all are done with it."""
+        assert self.partition is not None
+        core = self.locals[local].core
+        ask = CloseRequest(
+            0, self.partition, core.catalogue.epoch_of(self.partition), (number_of(SPAN.producer_id),)
+        )
+        promised = self.step(local, [Ours(ask)], now)
+        return promised.then(self._fire(promised.local, now, ("reclaim",)))
 
     def begin(self, journal: int, node: NodeId, now: Now, nonce: int = 0) -> Outcome:
         """Start from a journal, up to where the node may speak; it has no links yet. Unsynced records are gone.

@@ -111,6 +111,7 @@ class Observations(NamedTuple):
     # A pause of the group said OK, and nothing was sent since that ends a pause.
     paused: bool = False
     pause_ends: tuple[int, int] = (0, 0)  # requests that end a pause: sent, and answered with success
+    published: bool = False  # the PUBLISH of the message was OK
 
     @property
     def reads_anew(self) -> bool:
@@ -277,7 +278,7 @@ def answered(
     if isinstance(reply, m.PurgeReply) and request.kind == "clear":
         return observed._replace(purged=max(observed.purged, request.rewound)), ""
     assert isinstance(reply, m.Failed | m.NotedReply | m.PublishReply | m.PurgeReply), reply
-    return observed, ""
+    return observed._replace(published=observed.published or isinstance(reply, m.PublishReply)), ""
 
 
 def _operating(known: Observations, kind: str, index: int) -> Observations:

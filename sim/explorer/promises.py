@@ -156,6 +156,16 @@ def one_set(world: World, locals_: Locals) -> str:
     return f"one set: majorities of {both} vote" if len(sets) > 1 else ""
 
 
+def not_closed(world: World, locals_: Locals, observed: Observations) -> str:
+    """Check RECLAIM, closing: no node counts a message as one of a closed producer id that was OK, and not settled."""
+    if observed.published:
+        for node in (world.nodes.locals[local] for local in locals_):
+            kept = (*node.core.replicas.values(), *node.core.context.sources.values())
+            if any(SPAN.producer_id in replica.batches.closed for replica in kept):
+                return f"G1 durable: node {node.node} has closed the producer id of a message that was OK"
+    return ""
+
+
 def kept_payload(world: World, locals_: Locals) -> str:
     """Check RECLAIM: no payload goes that the group reads anew, as a rewind had said OK before any sweep."""
     for node in (world.nodes.locals[local] for local in locals_):

@@ -82,6 +82,9 @@ class Budget:
     # PUBLISHes of the message, through the nodes of ``publish_via``. It is nowhere before, and a FETCH waits for it
     # until the next tick.
     publishes: int = 0
+    # Promises to close the message's producer id, each followed by a round of closing, through the nodes of
+    # ``coordinators``.
+    closes: int = 0
 
 
 BUDGETS = tuple(field.name for field in fields(Budget))

@@ -143,6 +143,8 @@ class Explorer:
             problem = problem or promises.one_topic(world, locals_, observed)
         if self._moves:
             problem = problem or promises.one_set(world, locals_)
+        if self.scenario.budget.closes:
+            problem = problem or promises.not_closed(world, locals_, observed)
         if self.scenario.budget.reclaims and reads_anew:
             problem = problem or promises.kept_payload(world, locals_)
         if self._on_members:
@@ -242,6 +244,10 @@ class Explorer:
             paid = (*state[:-2], self.spend(budget, SLOT["reclaims"]), fact)
             for at in range(self.count):
                 yield self._one(paid, at, ("reclaim",), tick)
+        if remaining[SLOT["closes"]]:
+            paid = (*state[:-2], self.spend(budget, SLOT["closes"]), fact)
+            for name in scenario.coordinators or self.world.members:
+                yield self._one(paid, scenario.index[name], ("close",), tick)
         if remaining[0]:
             yield self._tick(state, tick)
 

@@ -33,6 +33,7 @@ BY_ITSELF = {
     "lose": "{} loses its disk, and starts again with an empty one",
     "adopt": "{} adopts the layout",
     "reclaim": "{} looks for what to reclaim",
+    "close": "{} promises to close the producer id, and asks if all are done with it",
     "restore": "{} starts from an old backup of its directory, elsewhere",
     "offer": "{} offers anti-entropy to {}",
     "again": "{} proposes again",

@@ -10,15 +10,16 @@ from quorumq.core.cluster.topics import merge_topics, required_sets, with_layout
 from quorumq.core.messages import GroupsRequest
 from quorumq.core.messages.effects import Effect
 from quorumq.core.partition import hold_recovery
+from quorumq.core.partition.closing import Closing
 from quorumq.core.partition.replica import Replica
-from quorumq.core.recovery import joining, trust
+from quorumq.core.recovery import joining, resync, trust
 from quorumq.core.recovery.resync import Resync
 from quorumq.core.requests import registers, registration
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.moving import LayoutCoordinator
 from quorumq.core.values.types import Machines, NodeId, Now, PartitionId, Topic
 from sim.explorer.scenario import NO_FETCH, Budget, Scenario
-from sim.rules.moves import QUARANTINE_OVER, adopt, asked, joined, moving, told
+from sim.rules.moves import QUARANTINE_OVER, adopt, asked, joined, moving, tells_early, told
 from sim.rules.rule import Rule
 from sim.rules.scripts import A, B, C, D, E, acked_at, answered, links, promised, ran_out, restarted, won
 from sim.rules.topics import newer
@@ -86,6 +87,18 @@ _lacking = Resync.lacking
 
 
 FIVE = (A, B, C, D, E)
+
+CLOSED_BESIDE_A_RETRY = Scenario(
+    "move-close",
+    "the only slot goes from a to b; a closes the producer id, and a batch of it comes late, through b",
+    nodes=(A, B),
+    rf=1,
+    move=(A, B),
+    budget=Budget(attempts=0, publishes=1, closes=1),
+    coordinators=(A,),
+    publish_via=(B,),
+    give_up=False,
+)
 
 RULES = (
     Rule(
@@ -298,5 +311,19 @@ RULES = (
             restart_nodes=(D,),
             coordinators=(B, A),
         ),
+    ),
+    Rule(
+        "move-tells-no-more-closing",
+        "who leaves has adopted the layout before it tells: it closes no producer id in the old one after that",
+        ((resync, "is_teller", tells_early),),
+        off="it closes one beside a retry",
+        scenario=CLOSED_BESIDE_A_RETRY,
+    ),
+    Rule(
+        "move-tells-what-is-closed",
+        "a new slot learns of the closed producer ids",
+        ((Closing, "learn_closed", lambda self, numbers, now, new_slot: []),),
+        off="it takes a late batch of one",
+        scenario=CLOSED_BESIDE_A_RETRY,
     ),
 )
