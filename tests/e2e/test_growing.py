@@ -1,7 +1,8 @@
-"""A cluster of three nodes becomes nine and then three others, by commands alone, while messages flow.
+"""A cluster of three nodes becomes nine and then three others, by commands alone, while messages flow; and another one
+becomes five and loses one, at twenty times the rate.
 
 Clients have the addresses of the first nodes only. ``QUORUMQ_GROWING_RATE`` sets another rate (messages a second).
-The test prints the seconds of each command, and the delays from publish to delivery before and during the balance.
+The tests print the seconds of each command, and the delays from publish to delivery before and during the balance.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ from tests.patience import PATIENCE_S
 pytestmark = pytest.mark.soak
 
 RATE = float(os.environ.get("QUORUMQ_GROWING_RATE", "50"))
+FAST = 20 * RATE
+"""Messages a second, or as many as the machine can, while three nodes become five."""
 TOPICS = {"kept": KEPT_S, "settled": 0.0}
 """Topics with load, and their retention in seconds: payload of the first has to move, that of the second is deleted."""
 PARTITIONS = 6
@@ -183,6 +186,63 @@ async def grow(members: Members, folder: Path) -> tuple[Steady, dict[str, tuple[
                 await publish(client, "after", range(LATER))
                 assert payloads(await drained(client, "after", "g")) == list(range(LATER))
     return load, phases, backlog
+
+
+class Phases(dict[str, tuple[float, float]]):
+    """Begin and end of each phase, in monotonic seconds."""
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        begin = time.monotonic()
+        yield
+        self[name] = begin, time.monotonic()
+
+
+async def become_five(members: Members, folder: Path) -> tuple[Steady, Phases]:
+    """Add two nodes under load, balance, and drain and remove the first one."""
+    phases, load = Phases(), Steady(members.cluster.addresses, folder, FAST)
+    async with AsyncExitStack() as stack:
+        client = await load.client(stack, "first")
+        for topic, retention in TOPICS.items():
+            await client.create_topic(topic, partitions=PARTITIONS, retention=retention)
+        with members.joining(ADDED[:2]):
+            async with load.running():
+                await trio.sleep(STEADY_S / 2)
+                with phases.phase("three nodes"):
+                    await trio.sleep(STEADY_S)
+                with phases.phase("add and balance"):
+                    await members.grow()
+                    await members.run("partitions", "balance")
+                with phases.phase("five nodes"):
+                    await trio.sleep(STEADY_S)
+                with phases.phase("drain and remove"):
+                    await members.remove("n1")
+                with phases.phase("four nodes"):
+                    await trio.sleep(STEADY_S)
+            rows = await members.listed()
+            assert {row["node"] for row in rows} == {"a", "b", "n2", "n3"}
+            assert all(row["up"] and row["replicas"] for row in rows), rows
+    return load, phases
+
+
+def test_three_nodes_become_five_and_lose_one_at_a_high_rate(tmp_path: Path) -> None:
+    histories = tmp_path / "clients"
+    histories.mkdir()
+    with LocalCluster(3, hold_time_max=30.0, history=True, keep=tmp_path / "cluster") as cluster:
+        load, phases = trio.run(become_five, Members(cluster, tmp_path), histories)
+    account, delays = load.account()
+    before = percentile(delays, *phases["three nodes"])
+    for name, (begin, until) in phases.items():
+        count = sum(begin <= at < until for at, _ in delays)
+        ratio = percentile(delays, begin, until) / before
+        print(
+            f"{name:20} {count / (until - begin):7.0f} messages a second, p99 of their delays {ratio:5.2f} x"
+        )
+    assert len(account.published) == load.published
+    assert not account.lost(), account.lost()[:5]
+    assert not account.delivered_after_ack(), account.delivered_after_ack()[:5]
+    assert not account.overlapping(), account.overlapping()[:5]
+    assert not account.strangers(), account.strangers()[:5]
 
 
 def test_three_nodes_become_nine_and_then_three_others_under_load(tmp_path: Path) -> None:
