@@ -71,7 +71,7 @@ def gateway(nodes: tuple[str, ...], as_json: bool, **options: Any) -> None:
     \b
     quorumq gateway
     quorumq gateway --clients clients.toml --keys gateway.keys --listen 0.0.0.0:443 --tls-cert c.pem --tls-key k.pem
-    AWS_ENDPOINT_URL=http://127.0.0.1:7480 aws sqs create-queue --queue-name jobs
+    aws --endpoint-url http://127.0.0.1:7480 sqs create-queue --queue-name jobs
     """
     try:
         from quorumq.gateway.serve import GRACE_S, LAST_S, ending, serve
