@@ -40,10 +40,10 @@ def with_the_holds_of_the_source(self: GroupView, *args: Any) -> None:
 
 
 def grant_as_asked(record: Record, context: RuleContext, asked: Record) -> tuple[Record, Record]:
-    return (record, asked) if context.dead else _hear(record, context, asked)
+    return (record, asked) if context.dead else _merge_asked(record, context, asked)
 
 
-_hear = fate.hear
+_merge_asked = fate.merge_asked
 
 
 _group_view = GroupView.__init__
@@ -114,7 +114,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "dead-granted-at-its-n",
         "a dead letter is granted only if the record is DEAD at that n",
-        ((fate, "hear", grant_as_asked),),
+        ((fate, "merge_asked", grant_as_asked),),
         off="it is granted whatever the record says",
         scenario=Scenario(
             "dead-reads",

@@ -62,7 +62,7 @@ def is_rejected(record: Record, claim: Delay) -> bool:
     return record.letter is not None and record.letter.ballot == claim.ballot
 
 
-def told(delay: Delay, now: float) -> tuple[int, Stamp, float, int, bool, int, int]:
+def not_due_of(delay: Delay, now: float) -> tuple[int, Stamp, float, int, bool, int, int]:
     """Return a delay as the journal and peers get it, in a `NotDue`, without the span: its rest, never a time."""
     n, ballot, due, generation, claim = delay
     ended, expiries = (claim.ended, claim.expiries) if claim is not None else (0, 0)

@@ -37,7 +37,7 @@ from typing import Any, NamedTuple
 from quorumq.core.messages import Granted, NotDue, Refused, SpanRecord
 from quorumq.core.partition import attempts as counts
 from quorumq.core.partition.attempts import NO_ATTEMPTS, Attempts, greater, is_exhausted
-from quorumq.core.partition.delays import Delay, claim_of, is_rejected, keeping, latest, rank, told
+from quorumq.core.partition.delays import Delay, claim_of, is_rejected, keeping, latest, not_due_of, rank
 from quorumq.core.partition.lease import (
     NO_BALLOTS,
     NO_OWNER,
@@ -103,7 +103,7 @@ def on_hold(record: Record, lease: Lease, ballots: Ballots, context: RuleContext
     """
     answered = record
     if record != ask.record or context.closed:
-        answered, stands = hear(record, context, ask.record)
+        answered, stands = merge_asked(record, context, ask.record)
         if stands[:3] != ask.record[:3]:
             return answered, lease, ballots, (SpanRecord, stands)
     if lease.held is not None or lease.claim is not None:
@@ -139,7 +139,7 @@ def on_hold(record: Record, lease: Lease, ballots: Ballots, context: RuleContext
     return answered, _new(Lease, (held, (), *lease[2:])), ballots, granted
 
 
-def hear(record: Record, context: RuleContext, asked: Record) -> tuple[Record, Record]:
+def merge_asked(record: Record, context: RuleContext, asked: Record) -> tuple[Record, Record]:
     """Return our record after a HOLD that names ``asked``, and the record that it then reads as.
 
     The HOLD may follow a redrive that this replica has not heard of. A dead letter is granted only if the record is
@@ -155,7 +155,7 @@ def not_due(lease: Lease, context: RuleContext, asked: Record) -> tuple[Any, ...
     """
     delay = kept_by(lease, context.now, asked)
     if delay is not None:
-        return told(delay, context.now)
+        return not_due_of(delay, context.now)
     return (
         (0, STAMP_ZERO, context.early, 0) if context.early > 0 and asked.n == 0 and not context.dead else None
     )

@@ -18,7 +18,7 @@ from quorumq.core.partition import fate
 from quorumq.core.partition.attempts import Attempts
 from quorumq.core.partition.backfill import Backfill
 from quorumq.core.partition.closed import ClosedSessions
-from quorumq.core.partition.delays import told
+from quorumq.core.partition.delays import not_due_of
 from quorumq.core.partition.digests import Digests
 from quorumq.core.partition.fate import Rule, RuleContext
 from quorumq.core.partition.lease import FREE, NO_BALLOTS, NO_OWNER, Ballots, Held, Lease
@@ -235,7 +235,7 @@ class GroupView:
         self.claims = self.claims or claim is not None
         for part, old in ((delay, before.delay), (claim, before.claim)):
             if part is not None and part is not old:
-                join(changes.delays, NotDue(span, *told(part, context.now)))
+                join(changes.delays, NotDue(span, *not_due_of(part, context.now)))
         return lease
 
     def _count(self, key: tuple[int, int], balance: int, alone: int, now: float, changes: Changes) -> None:
@@ -393,7 +393,7 @@ class GroupView:
         delays: list[NotDue] = []
         for part, lease in self.leases.spans_of(producer_id):
             if lease.delay is not None:
-                join(delays, NotDue(part, *told(lease.delay, now)))
+                join(delays, NotDue(part, *not_due_of(lease.delay, now)))
         return delays
 
     def claims_left(self, now: float) -> list[NotDue]:
@@ -401,7 +401,7 @@ class GroupView:
         claims: list[NotDue] = []
         for part, lease in self.leases.items():
             if lease.claim is not None:
-                join(claims, NotDue(part, *told(lease.claim, now)))
+                join(claims, NotDue(part, *not_due_of(lease.claim, now)))
         return claims
 
     def lasting_producer_ids(self) -> list[ProducerId]:

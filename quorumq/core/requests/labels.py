@@ -96,7 +96,7 @@ class LabelsCoordinator(Coordinator):
         own: stamp of the change as it was written last; zero before.
     """
 
-    __slots__ = ("answers", "merged", "own", "request", "stamp", "stored", "topic", "tries", "written")
+    __slots__ = ("answers", "counted", "merged", "own", "request", "stamp", "topic", "tries", "written")
 
     def __init__(self, key: int, request: m.LabelsRequest, topic: Topic) -> None:
         super().__init__(key)
@@ -105,7 +105,7 @@ class LabelsCoordinator(Coordinator):
         self.merged: tuple[Label, ...] = ()
         self.written: tuple[Label, ...] | None = None
         self.answers: dict[NodeId, tuple[Label, ...]] = {}
-        self.stored = 0
+        self.counted = 0
         self.stamp: Stamp | None = None
         self.own = STAMP_ZERO
         self.tries = 0
@@ -127,28 +127,28 @@ class LabelsCoordinator(Coordinator):
 
     def _ask_all(self, context: Context, labels: tuple[Label, ...], now: Now) -> list[Effect]:
         self.close_rounds(context)
-        self.stored = 0
-        asked = self.open_voter_round(context, now)
+        self.counted = 0
+        round_ = self.open_voter_round(context, now)
         ballot = self.stamp if self.written is None else None
-        put = m.PutLabels(asked.number, Labels(self.topic.id, labels), ballot)
-        self.requests[asked.number] = (PartitionId(self.topic.id, 0), put)
-        return [Send(node, put) for node in asked.members]
+        put = m.PutLabels(round_.number, Labels(self.topic.id, labels), ballot)
+        self.requests[round_.number] = (PartitionId(self.topic.id, 0), put)
+        return [Send(node, put) for node in round_.members]
 
     def on_reply(
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: m.PeerMessage, now: Now
     ) -> list[Effect]:
         assert isinstance(message, m.PutLabelsReply)
-        asked = self.rounds[message.round]
+        round_ = self.rounds[message.round]
         if message.error == Code.UNKNOWN_TOPIC:
             return self.teach(context, message.round, sender)
         if message.error:
             return []  # the topic was deleted: its register came before, and ended this request
         note_promised(context, (self.topic.id, LABELS), message.promised)
-        self.stored |= asked.hear(sender, incarnation)
+        self.counted |= round_.hear(sender, incarnation)
         if self.written is None:  # later answers may name labels that no majority has
             self.merged = merge_labels(self.merged, message.labels)
             self.answers[sender] = message.labels
-        if not asked.is_majority(self.stored & asked.valid(context.state)):
+        if not round_.is_majority(self.counted & round_.valid(context.state)):
             return []
         if self.written is not None:
             if self.stamp is not None and is_outbid(context, (self.topic.id, LABELS), self.stamp):
@@ -211,12 +211,12 @@ class LabelsCoordinator(Coordinator):
         return self.finish(context, m.LabelsReply(self.topic.id, shown, highest))
 
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
-        asked = self.rounds[number]
-        answered = (self.stored & asked.valid(context.state)).bit_count()
+        round_ = self.rounds[number]
+        answered = (self.counted & round_.valid(context.state)).bit_count()
         if self.own == STAMP_ZERO:
             detail = f"labels of topic {self.topic.name!r} could not be read: ask again, through any node"
-            return self.fail(context, Code.TOO_FEW_REPLICAS, detail, asked.majority, answered)
-        return self._fail_unknown(context, asked.majority, answered)
+            return self.fail(context, Code.TOO_FEW_REPLICAS, detail, round_.majority, answered)
+        return self._fail_unknown(context, round_.majority, answered)
 
     def _fail_unknown(self, context: Context, needed: int = 1, answered: int = 0) -> list[Effect]:
         detail = f"labels of topic {self.topic.name!r}: they may be changed, or become so: do it again"

@@ -64,14 +64,14 @@ def vote(context: Context, sender: NodeId, message: Prepare | Accept, now: Now) 
         if topic is None:
             return [Send(sender, ProposalReply(message.round, None, None, None, (), Code.UNKNOWN_TOPIC))]
         if topic.deleted or is_refused(message, topic):
-            return [Persist((), (Send(sender, _told(context, message.round, None, topic, None)),))]
+            return [Persist((), (Send(sender, _reply(context, message.round, None, topic, None)),))]
         if isinstance(message, Prepare) and message.base is not None:
             effects = context.take_in_group(message.base, now)
     chosen = context.catalogue.outcome_of(instance)
     if chosen is not None:
         topic = chosen if isinstance(chosen, Topic) else None
         group = chosen if isinstance(chosen, Group) else None
-        reply = _told(context, message.round, None, topic, group)
+        reply = _reply(context, message.round, None, topic, group)
         if isinstance(chosen, ClusterLayout):
             reply = reply._replace(cluster=chosen)
         return [*effects, Persist((), (Send(sender, reply),))]
@@ -79,7 +79,7 @@ def vote(context: Context, sender: NodeId, message: Prepare | Accept, now: Now) 
     after = ours
     if isinstance(message, Accept):
         if contradiction(context.catalogue, message.value, stands=message.stands):
-            reply = _told(context, message.round, None, None, None)
+            reply = _reply(context, message.round, None, None, None)
             return [*effects, Send(sender, reply._replace(error=Code.CONFLICT))]
         if message.ballot >= ours.promised:
             values = (message.topic, message.group, message.layout, message.cluster)
@@ -89,7 +89,7 @@ def vote(context: Context, sender: NodeId, message: Prepare | Accept, now: Now) 
     records = (DecisionPut(after),) if after != ours else ()
     if records:
         context.catalogue.decisions[instance] = after
-    reply = _told(context, message.round, after, None, None)
+    reply = _reply(context, message.round, after, None, None)
     return [*effects, Persist(records, (Send(sender, reply),))]
 
 
@@ -102,7 +102,7 @@ def is_refused(message: Prepare | Accept, topic: Topic) -> bool:
     return message.implicit and not message.instance.number and not topic.auto_create_groups
 
 
-def _told(
+def _reply(
     context: Context, number: int, decision: Decision | None, topic: Topic | None, group: Group | None
 ) -> ProposalReply:
     state = context.state
