@@ -19,7 +19,7 @@ class Compaction:
 
     _segments: Segments  # the account of all
     _index: Index  # positions of batches
-    _aside: Mapping[int, BatchPosition]  # positions of damaged batches: they move too
+    _unreadable: Mapping[int, BatchPosition]  # positions of damaged batches: they move too
     _segment: int | None = None
     _next: int = 0  # from this number on its batches were not moved yet
 
@@ -45,8 +45,8 @@ class Compaction:
             low, high = self._segments.numbers_in(segment)
         start = max(low, self._next)
         numbers, then = self._index.within(segment, start, high + 1, LOOK)
-        aside = [n for n, at in self._aside.items() if at.segment == segment and start <= n < then]
-        for number in sorted((*numbers, *aside)):
+        unreadable = [n for n, at in self._unreadable.items() if at.segment == segment and start <= n < then]
+        for number in sorted((*numbers, *unreadable)):
             self._next = number
             yield number
         self._next = then

@@ -65,9 +65,9 @@ class Journal(Log):
         replay = read.replay
         super().__init__(disk, replay, segment_bytes, reserve_bytes)
         self._index = Index()
-        # Damaged batches, which are neither served nor forgotten.
-        self._set_aside: dict[int, BatchPosition] = {}
-        self._compacting = Compaction(self.segments, self._index, self._set_aside)
+        # Damaged batches, which are neither served nor dropped.
+        self._unreadable: dict[int, BatchPosition] = {}
+        self._compacting = Compaction(self.segments, self._index, self._unreadable)
         self._compact_bytes = COMPACT_BYTES
         self.directory = replay.directory
         self.location = replay.start.location
@@ -125,7 +125,7 @@ class Journal(Log):
         """Note the position of a batch; return True if the core is to hear of it."""
         number = item.record.number
         there = self._index.get(number)
-        if there is not None or number in self._set_aside:
+        if there is not None or number in self._unreadable:
             if not item.moved:
                 raise StorageError(
                     f"batch number {number} is twice in the journal, in segment {item.position.segment} "
@@ -134,11 +134,11 @@ class Journal(Log):
             if item.damaged and there is not None:  # its source is still there, and better
                 self.segments.drop(number, item.position)
                 return False
-            self.segments.drop(number, there or self._set_aside.pop(number))
+            self.segments.drop(number, there or self._unreadable.pop(number))
             self.damaged = [batch for batch in self.damaged if batch.record.number != number]
         if item.damaged:
             self.damaged.append(item)
-            self._set_aside[number] = item.position
+            self._unreadable[number] = item.position
             return False
         if there is not None:
             self._index.move(number, item.position)
@@ -163,7 +163,7 @@ class Journal(Log):
             position = self.add(record)
             if position is not None:
                 assert isinstance(record, BatchStored | DeletedPage)
-                new = record.number not in self._set_aside and self._index.add(record.number, position)
+                new = record.number not in self._unreadable and self._index.add(record.number, position)
                 assert new, f"batch number {record.number} is taken"
         return self.ticket
 
@@ -204,8 +204,8 @@ class Journal(Log):
 
     @property
     def unreadable(self) -> tuple[int, ...]:
-        """The batches that were found damaged, by this start or since, and not forgotten."""
-        return tuple(self._set_aside)
+        """The batches that were found damaged, by this start or since, and not dropped."""
+        return tuple(self._unreadable)
 
     def __contains__(self, number: int) -> bool:
         return self._index.get(number) is not None
@@ -213,7 +213,7 @@ class Journal(Log):
     def _position(self, number: int) -> BatchPosition:
         self.check_usable()
         position = self._index.get(number)
-        if number in self._set_aside:
+        if number in self._unreadable:
             raise DamagedBatch(
                 f"batch number {number} was found damaged: fetch it from another replica", number
             )
@@ -245,13 +245,13 @@ class Journal(Log):
             raise
 
     def set_aside(self, number: int) -> None:
-        """Note that a batch is damaged: it is not served any more, and every start reports it until it is forgotten."""
+        """Note that a batch is damaged: it is not served any more, and every start reports it until it is dropped."""
         position = self._index.get(number)
         if position is not None:
             self._index.remove(number)
             self.unwritten.pop(number, None)
             self.segments.note_damaged(position)
-            self._set_aside[number] = position
+            self._unreadable[number] = position
 
     def raw_header(self, number: int) -> bytes:
         """Return the encoded header of a batch, as its producer wrote it. Errors as for `read_slice`."""
@@ -298,7 +298,7 @@ class Journal(Log):
         """
         gone: dict[int, BatchPosition] = {}
         for number in numbers:
-            position = self._index.get(number) or self._set_aside.get(number)
+            position = self._index.get(number) or self._unreadable.get(number)
             if position is not None:
                 gone[number] = position
         for record in dropped(gone):
@@ -306,7 +306,7 @@ class Journal(Log):
         for number, position in gone.items():
             self.segments.drop(number, position)
             self.unwritten.pop(number, None)
-            if self._set_aside.pop(number, None) is None:
+            if self._unreadable.pop(number, None) is None:
                 self._index.remove(number)
         return self.ticket
 
@@ -336,17 +336,17 @@ class Journal(Log):
         for number in self._compacting.numbers(capacity):
             if budget <= 0 or number in self.unwritten:  # before a roll that is not committed yet
                 break
-            known = number in self._set_aside
+            known = number in self._unreadable
             copy = self._copy(number)
             budget -= copy.end - copy.record
-            if number in self._set_aside and not known:
+            if number in self._unreadable and not known:
                 damaged.append(number)
         return tuple(damaged)
 
     def _copy(self, number: int) -> BatchPosition:
         """Append a batch again, as it is, damage and all, and drop the old place. Returns the new one."""
-        damaged = number in self._set_aside
-        old = self._set_aside[number] if damaged else self._position(number)
+        damaged = number in self._unreadable
+        old = self._unreadable[number] if damaged else self._position(number)
         stored = self._files.stored_at(old, self.directory)
         if isinstance(stored, DeletedPage):
             again = self.add(PageMoved(stored))
@@ -364,7 +364,7 @@ class Journal(Log):
         assert new is not None
         self.segments.drop(number, old)
         if damaged:
-            self._set_aside[number] = new
+            self._unreadable[number] = new
         else:
             self._index.move(number, new)
         return new
@@ -376,6 +376,6 @@ class Journal(Log):
         numbers = list(self._index.numbers)
         assert numbers == sorted(set(numbers)), "batch numbers are unique and in order"
         assert all(number in self for number in self.unwritten)
-        assert not any(number in self for number in self._set_aside), "a damaged batch is not served"
-        live = len(self._index) + len(self._set_aside)
+        assert not any(number in self for number in self._unreadable), "a damaged batch is not served"
+        live = len(self._index) + len(self._unreadable)
         assert sum(self.live.values()) == live, "a batch is live in one segment, and every live one is known"

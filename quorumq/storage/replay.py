@@ -205,7 +205,7 @@ class Replay:
         """Yield the records of a frame of the newest segment for the core; note its batches and forgotten ones."""
         if frame.type in NUMBERED:
             record = self.files.batch(name, frame)
-            batches.append(self.segments.found(self.start.segment, frame, record))
+            batches.append(self.segments.batch_of(self.start.segment, frame, record))
         elif frame.type != CLEAN_STOPPED:
             other = self.files.decode(name, frame)
             if isinstance(other, BatchesDropped):
@@ -234,7 +234,7 @@ class Replay:
                 raise damaged_at(self.disk, name, frame.offset, frame.reason)
             if frame.type not in NUMBERED:
                 continue
-            item = segments.found(segment, frame, self.files.batch(name, frame))
+            item = segments.batch_of(segment, frame, self.files.batch(name, frame))
             if item.record.number in dead:
                 continue
             segments.put(item.record.number, item.position)

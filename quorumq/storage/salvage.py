@@ -143,7 +143,7 @@ class Salvage(Replay):
     def _take(self, name: str, file: _File, frame: Frame) -> Iterator[JournalRecord]:
         if frame.type in NUMBERED:
             record = self.files.batch(name, frame)
-            file.batches.append(self.segments.found(file.number, frame, record))
+            file.batches.append(self.segments.batch_of(file.number, frame, record))
         elif frame.type != CLEAN_STOPPED:
             other = self.files.decode(name, frame)
             if isinstance(other, BatchesDropped):

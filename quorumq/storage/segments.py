@@ -99,7 +99,9 @@ class Segments:
     _sparse: dict[int, None] = field(default_factory=dict)  # older ones that are worth compaction
     _empty: dict[int, None] = field(default_factory=dict)  # those without a live batch
 
-    def found(self, segment: int, frame: Frame, record: BatchStored | BatchMoved | DeletedPage) -> FoundBatch:
+    def batch_of(
+        self, segment: int, frame: Frame, record: BatchStored | BatchMoved | DeletedPage
+    ) -> FoundBatch:
         """Return a batch whose record was read; note damage of its body. A page is moved as the record that it is."""
         moved = isinstance(record, BatchMoved | DeletedPage)
         stored, copied_damage = (
@@ -145,11 +147,11 @@ class Segments:
         if segment == self.current:
             return
         state = self.by_number[segment]
-        for is_so, which in ((state.sparse, self._sparse), (not state.batches, self._empty)):
-            if is_so:
-                which[segment] = None
+        for belongs, table in ((state.sparse, self._sparse), (not state.batches, self._empty)):
+            if belongs:
+                table[segment] = None
             else:
-                which.pop(segment, None)
+                table.pop(segment, None)
 
     def begin(self) -> tuple[Earlier, ...]:
         """Begin a new segment; those without a live batch go. Return its account of the older ones."""

@@ -27,7 +27,7 @@ KINDS_MAX: Final = 1000
 class Fuse:
     """Counts of the failures of one handler, which say when to pause."""
 
-    until: float = 0.0  # when the last pause is over
+    paused_until: float = 0.0  # end of the last pause
     _counts: dict[str, int] = field(default_factory=dict)  # dead letters since a success, by fingerprint
     _pause: float = PAUSE_S  # seconds, of the next pause
 
@@ -40,7 +40,7 @@ class Fuse:
         """Count a dead letter.
 
         Args:
-            now: seconds, on the clock of `until`.
+            now: seconds, on the clock of `paused_until`.
 
         Returns:
             Seconds of the pause that begins now; 0.0 if none does.
@@ -49,10 +49,10 @@ class Fuse:
         if kind not in self._counts and len(self._counts) >= KINDS_MAX:
             self._counts.clear()
         count = self._counts.get(kind, 0) + 1
-        if now < self.until or count < (FUSE if self._pause < PAUSE_MAX_S else FUSE_SLOW):
+        if now < self.paused_until or count < (FUSE if self._pause < PAUSE_MAX_S else FUSE_SLOW):
             self._counts[kind] = count
             return 0.0
         self._counts[kind] = 0
         pause, self._pause = self._pause, min(PAUSE_MAX_S, 2 * self._pause)
-        self.until = now + pause
+        self.paused_until = now + pause
         return pause

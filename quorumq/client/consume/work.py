@@ -309,8 +309,8 @@ class Pool:
 
     async def _slot(self, task: Task, consumer: Consumer, limiter: trio.CapacityLimiter, fuse: Fuse) -> None:
         while True:
-            while trio.current_time() < fuse.until:
-                with trio.move_on_at(fuse.until):
+            while trio.current_time() < fuse.paused_until:
+                with trio.move_on_at(fuse.paused_until):
                     await self._stop.wait()
                     return
             try:
