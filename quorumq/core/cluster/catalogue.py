@@ -533,8 +533,8 @@ class Catalogue:
             self._note_alive(key)
         self.live_groups.pop(topic, None)
         self.deleted.drop(topic)
-        for key in [key for key in self.registered_groups if key[0].topic == topic]:
-            del self.registered_groups[key]
+        for known in [known for known in self.registered_groups if known[0].topic == topic]:
+            del self.registered_groups[known]
         for instance in list(self.decisions.irange(Instance(topic, "", 0), Instance(topic + b"\0", "", 0))):
             del self.decisions[instance]
 
