@@ -10,7 +10,6 @@ from quorumq.client.base.names import source_of
 from quorumq.core import messages as m
 from quorumq.core.values.errors import NotFound, TooFewReplicas
 from quorumq.core.values.types import Topic
-from quorumq.wire.hints import unknown_group
 
 PARTITIONS_ASKED: Final = 250
 """Partitions of groups that one request of `BacklogCalls.backlogs` names: half of what a node allows, as partitions may
@@ -95,6 +94,8 @@ class BacklogCalls(Calls):
         known = await self.context.metadata(topic, timeout=timeout)
         register = self.context.known(topic_of(known, topic))
         if group not in [known_group.name for known_group in known.groups]:
+            from quorumq.wire.hints import unknown_group  # not imported by programs that only publish
+
             raise NotFound(unknown_group(topic, group, [known_group.name for known_group in known.groups]))
         request = m.DescribeGroups(((topic, group),))
         nodes = nodes_of(known, (register,))

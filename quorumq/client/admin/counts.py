@@ -21,7 +21,6 @@ from quorumq.core.values.errors import NotFound, UsageError
 from quorumq.core.values.limits import DELAY_MAX_S
 from quorumq.core.values.types import PartitionId, Topic
 from quorumq.wire.batch import Message as Parts
-from quorumq.wire.hints import unknown_group
 from quorumq.wire.values import WireSlice
 
 SAMPLES: Final = 3
@@ -144,6 +143,8 @@ class CountCalls(PeekCalls):
         of = source_of(topic, group)
         groups = [known.name for known in (await self.context.metadata(of[0], timeout=timeout)).groups]
         if of[1] not in groups:
+            from quorumq.wire.hints import unknown_group  # not imported by programs that only publish
+
             raise NotFound(unknown_group(*of, groups))
         states: dict[str, int] = {}
         complete = True
