@@ -201,7 +201,7 @@ class GroupCalls(Calls):
         """Have a group changed in the generation that is there now. A creation changes no group that is there."""
         if isinstance(request, m.SetGroup) and not request.rewind:
             return await self.context.ask(request, action, timeout, writes=True, watch=watch)
-        return await self.ask_for_change(request, action, timeout, self._look_at_group, watch=watch)
+        return await self._ask_for_change(request, action, timeout, self._look_at_group, watch=watch)
 
     async def _look_at_group(self, request: Any, timeout: float) -> Any:
         """Return the request with the group's generation, and the stamp of the setting that it changes."""

@@ -271,7 +271,7 @@ class Calls:
     def __init__(self, context: Context) -> None:
         self.context = context
 
-    async def ask_for_change(
+    async def _ask_for_change(
         self,
         request: Any,
         action: str,
