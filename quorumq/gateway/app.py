@@ -15,13 +15,12 @@ from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from quorumq.core.values.errors import Busy, Unauthorized
-from quorumq.gateway.admission import ADMISSION
 from quorumq.gateway.console.app import ConsoleApp
 from quorumq.gateway.console.session import COOKIE, Sessions
 from quorumq.gateway.gateway import Gateway
-from quorumq.gateway.identity import User
+from quorumq.gateway.identity import Owner, User
 from quorumq.gateway.jsonapi.app import JsonApp, refusal
-from quorumq.gateway.requests import Owner, draining, owner_of
+from quorumq.gateway.requests import draining, owner_of
 from quorumq.gateway.sites import why_refused
 from quorumq.gateway.sqs.app import SqsApp, headers_of
 from quorumq.gateway.sqs.errors import SqsError
@@ -41,7 +40,7 @@ def make_app(gateway: Gateway) -> ASGIApp:
     others = Starlette(routes=[Route("/ready", ready), Mount("/", SqsApp(gateway))])
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request once it is admitted."""
+        """Answer a request in its user's turn."""
         if scope["type"] == "websocket":
             await send({"type": "websocket.close"})
             return
@@ -49,8 +48,8 @@ def make_app(gateway: Gateway) -> ASGIApp:
             await answer(scope, receive, send)
             return
         try:
-            async with gateway.admissions.of(*asking(gateway, console.sessions, scope)) as admission:
-                await answer({**scope, ADMISSION: admission}, receive, send)
+            async with gateway.shares.request(*asking(gateway, console.sessions, scope)):
+                await answer(scope, receive, send)
         except Busy as error:
             await refusal(error)(scope, receive, send)
 

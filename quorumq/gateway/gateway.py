@@ -6,17 +6,16 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final
 
 import trio
 
 from quorumq.client import Client, connect
 from quorumq.gateway.accesskeys import read_keys
-from quorumq.gateway.admission import Admissions
 from quorumq.gateway.identity import Identities, User
-from quorumq.gateway.requests import Bodies, Turns
+from quorumq.gateway.requests import Bodies
 from quorumq.gateway.settings import Settings
+from quorumq.gateway.shares import Shares
 from quorumq.gateway.users import Connecting, UserClients
 from quorumq.node.clients import Clients
 
@@ -38,8 +37,7 @@ class Gateway:
 
     Attributes:
         identities: finds out who asks.
-        turns: turns of users in long requests.
-        admissions: requests that are begun, and those that wait for that.
+        shares: shares of processor time by user.
         stopping: set when the gateway begins to stop: requests that wait for messages are answered without.
     """
 
@@ -47,9 +45,8 @@ class Gateway:
     identities: Identities
     clients: UserClients
     nursery: trio.Nursery
+    shares: Shares
     bodies: Bodies = field(default_factory=Bodies)
-    turns: Turns = field(default_factory=Turns)
-    admissions: Admissions = field(default_factory=Admissions)
     stopping: trio.Event = field(default_factory=trio.Event)
 
     def client(self, user: User) -> AbstractAsyncContextManager[Client]:
@@ -79,14 +76,24 @@ async def running(settings: Settings, connecting: Connecting | None = None) -> A
     """
     clients = Clients(settings.clients_file, _Log()) if settings.clients_file else None
     keys = read_keys(settings.keys_file) if settings.keys_file else ()
+    shares = Shares()
+
+    def client_of(user: User) -> AbstractAsyncContextManager[Client]:
+        shares.pay(
+            user if user.name else None
+        )  # tasks of its connections; those of an open gateway are for all
+        return connect_for(settings, user) if connecting is None else connecting(user)
+
     async with trio.open_nursery() as nursery:
-        users = UserClients(nursery, connecting or partial(connect_for, settings))
+        users = UserClients(nursery, client_of)
         nursery.start_soon(users.close_idle)
         if clients is not None:
             nursery.start_soon(_reread, clients)
-        gateway = Gateway(settings, Identities(clients, keys), users, nursery)
-        nursery.start_soon(gateway.admissions.run)
-        yield gateway
+        trio.lowlevel.add_instrument(shares)
+        try:
+            yield Gateway(settings, Identities(clients, keys), users, nursery, shares)
+        finally:
+            trio.lowlevel.remove_instrument(shares)
         await users.close()
         nursery.cancel_scope.cancel()
 

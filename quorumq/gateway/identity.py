@@ -21,6 +21,9 @@ class User(NamedTuple):
 
 ANYBODY: Final = User("")
 
+Owner = tuple[str, str]
+"""Address of a client, and the name of the user that it asks for."""
+
 
 class Identities:
     """Users by what they show.

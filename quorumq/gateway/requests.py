@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import unquote_to_bytes
-from weakref import WeakValueDictionary
 
 import trio
 
 from quorumq.core.values.errors import Busy, TooLarge
+from quorumq.gateway.identity import Owner
+from quorumq.gateway.shares import turn
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Scope, Send
-
-    from quorumq.gateway.identity import User
 
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 """Bytes of a body: a batch of 1 MiB, escaped three times its size."""
@@ -30,15 +28,6 @@ OWNER_SHARE: Final = 8
 
 BODY_S: Final = 30.0
 """Seconds within which a body has to come."""
-
-TURN_ITEMS: Final = 32
-"""Messages or receipts of one request that are worked on in one step, about a millisecond."""
-
-REST_S: Final = 0.0005
-"""Seconds of work up to which no rest follows: a system sleeps for a millisecond at least."""
-
-REST_MAX_S: Final = 0.05
-"""Seconds of a rest at most: a step may have waited for a node, and used no processor time."""
 
 VALUES_MAX: Final = 50_000
 """Values of a body of JSON: 1,000 messages with 40 headers each have some 46,000."""
@@ -115,99 +104,9 @@ def _unescaped(text: str, errors: str) -> Generator[None, None, str]:
     return b"".join(parts).decode(errors=errors)
 
 
-Owner = tuple[str, str]
-"""Address of a client, and the name of the user that it asks for."""
-
-
 def owner_of(scope: Mapping[str, Any], name: str = "") -> Owner:
     address, _ = scope.get("client") or ("", 0)
     return address, name
-
-
-class Turn:
-    """Turn of one user: one of its long requests is worked on at a time, and for half of the time beside other users.
-
-    Why: one loop over 1,000 messages is a step of 50 ms, in which no other user is served. A request of another user
-    takes many small steps, and each of them would wait for one step of each long request.
-    """
-
-    __slots__ = ("_began", "_lock", "_locks")
-
-    def __init__(self, lock: trio.Lock, locks: Mapping[User | Owner, trio.Lock]) -> None:
-        self._lock = lock
-        self._locks = locks
-        self._began = 0.0
-
-    async def __aenter__(self) -> Turn:
-        await self._lock.acquire()
-        self._began = time.perf_counter()
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        try:
-            await self._rest()
-        finally:
-            self._lock.release()
-
-    async def _rest(self) -> None:
-        used = time.perf_counter() - self._began
-        if used > REST_S and len(self._locks) > 1:
-            await trio.sleep(min(used, REST_MAX_S))
-
-    async def after(self, number: int) -> None:
-        """Let other requests run after each `TURN_ITEMS` items. Not cancelled here, a batch is published whole."""
-        if number % TURN_ITEMS == TURN_ITEMS - 1:
-            await self.pause()
-
-    async def pause(self) -> None:
-        """Let other requests run, those of other users for as long as this one has."""
-        with trio.CancelScope(shield=True):
-            await self._rest()
-        async with self.left():
-            pass
-
-    async def each(self, make: Callable[[Any], T], items: Iterable[Any]) -> list[T]:
-        """Return the result of ``make`` for each item of a long answer, in this turn; it has to be free."""
-        made: list[T] = []
-        async with self:
-            for number, item in enumerate(items):
-                made.append(make(item))
-                await self.after(number)
-        return made
-
-    async def finish(self, steps: Generator[None, None, T]) -> T:
-        """Return the result of a generator; other requests run after each of its steps."""
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                return cast("T", end.value)
-            await self.pause()
-
-    @asynccontextmanager
-    async def left(self) -> AsyncIterator[None]:
-        """Let other requests of the user run meanwhile."""
-        self._lock.release()
-        try:
-            yield
-        finally:
-            with trio.CancelScope(shield=True):
-                await self._lock.acquire()
-            self._began = time.perf_counter()
-
-
-class Turns:
-    """Turns of all users that have requests under way."""
-
-    def __init__(self) -> None:
-        self._locks: WeakValueDictionary[User | Owner, trio.Lock] = WeakValueDictionary()
-
-    def of(self, user: User | Owner) -> Turn:
-        """Return the turn of a user, or of the owner of a body if it is not certain yet who the user is."""
-        lock = self._locks.get(user)
-        if lock is None:
-            lock = self._locks[user] = trio.Lock()
-        return Turn(lock, self._locks)
 
 
 class Bodies:
@@ -238,6 +137,7 @@ class Bodies:
             with trio.move_on_after(BODY_S) as scope:
                 more = True
                 while more:
+                    await turn()
                     message = await receive()
                     if message["type"] == "http.disconnect":
                         raise Left

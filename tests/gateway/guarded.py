@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from contextvars import Context
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -59,7 +60,8 @@ async def guarded(tmp_path: Path, entries: dict[str, Entry] = ENTRIES) -> AsyncI
     async with world("a", clients_file=str(path)) as nodes:
 
         async def dial(address: str) -> trio.abc.Stream:
-            return LineStream(cast("Any", nodes.connect("a")))
+            # Tasks of the node have a context of their own, as in their own process.
+            return LineStream(cast("Any", Context().run(nodes.connect, "a")))
 
         def connecting(user: User) -> Any:
             return connect("a:1", dial=dial, token=GATE, on_behalf=user.name, timeout=5.0)

@@ -24,6 +24,8 @@ from quorumq.testing import Cluster, cluster
 HOST = "127.0.0.1:7480"
 URL = f"http://{HOST}/000000000000"
 JOBS = f"{URL}/jobs"
+PART_BYTES = 64 * 1024
+"""Bytes that a server reads from a socket at once."""
 
 
 class Answer(NamedTuple):
@@ -135,9 +137,11 @@ async def call(
     app: Callable[..., Awaitable[None]], scope: dict[str, Any], body: bytes, hung_up: trio.Event | None
 ) -> Answer:
     """Call an ASGI application; status 0 says that it sent nothing."""
-    chunks = [{"type": "http.request", "body": body, "more_body": False}]
+    parts = [body[at : at + PART_BYTES] for at in range(0, len(body), PART_BYTES)] or [b""]
+    chunks = [{"type": "http.request", "body": part, "more_body": True} for part in reversed(parts)]
+    chunks[0]["more_body"] = False
     start: dict[str, Any] = {"status": 0, "headers": []}
-    parts: list[bytes] = []
+    answer: list[bytes] = []
     gone = trio.Event() if hung_up is None else hung_up
 
     async def receive() -> dict[str, Any]:
@@ -150,11 +154,11 @@ async def call(
         if message["type"] == "http.response.start":
             start.update(message)
         else:
-            parts.append(message.get("body", b""))
+            answer.append(message.get("body", b""))
 
     await app(scope, receive, send)
     headers = {name.decode(): value.decode() for name, value in start["headers"]}
-    return Answer(start["status"], headers, b"".join(parts))
+    return Answer(start["status"], headers, b"".join(answer))
 
 
 class World(NamedTuple):

@@ -15,11 +15,12 @@ pytest.importorskip("starlette", reason="the extra quorumq[gateway] is not insta
 pytest.importorskip("hypercorn", reason="the extra quorumq[gateway] is not installed")
 
 from quorumq.client import Client, Closed
+from quorumq.gateway import shares
 from quorumq.gateway.app import make_app
 from quorumq.gateway.gateway import running
 from quorumq.gateway.jsonapi.openapi import document
 from quorumq.gateway.jsonapi.problems import problem_of
-from quorumq.gateway.requests import VALUES_MAX, Turn
+from quorumq.gateway.requests import VALUES_MAX
 from quorumq.gateway.settings import Settings
 from quorumq.gateway.sqs.errors import sqs_error
 from quorumq.node.clients import Entry, new_token, write_clients
@@ -360,43 +361,34 @@ def test_an_answer_has_4_mib_of_messages_that_were_looked_at() -> None:
     in_cluster(test)
 
 
-def test_a_search_takes_the_turn_of_its_user_and_rests_as_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    rests: list[tuple[int, bool]] = []
+def test_long_work_asks_for_turns_between_its_items(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = 0
 
-    async def after(turn: Turn, number: int) -> None:
-        rests.append((number, turn._lock.locked()))
+    async def turn() -> None:
+        nonlocal turns
+        turns += 1
 
     async def test(client: Client, browser: Browser) -> None:
         await client.producer("jobs").publish_many([b"x"] * 5)
         await client.create_group("jobs", "g")
-        monkeypatch.setattr(Turn, "after", after)
-        for url in (GROUP + "/messages?which=all&text=none", "/console/group?topic=jobs&group=g"):
-            rests.clear()
-            assert (await browser.get(url)).status == 200
-            assert rests == [(number, True) for number in range(5)], url
-
-    in_cluster(test)
-
-
-def test_an_answer_is_made_in_the_turn_of_its_user_and_rests_between_its_items(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rests: list[tuple[int, bool]] = []
-
-    async def after(turn: Turn, number: int) -> None:
-        rests.append((number, turn._lock.locked()))
-
-    async def test(client: Client, browser: Browser) -> None:
-        await client.producer("jobs").publish_many([b"x"] * 5)
-        monkeypatch.setattr(Turn, "after", after)
-        answer = await browser.call("POST", GROUP + "/fetch", {"max_messages": 5})
-        assert len(answer["messages"]) == 5
-        assert rests == [(number, True) for number in range(5)]
-        for url, count in ((GROUP + "/messages?which=all", 10), ("/v1/topics", 1), ("/v1/backlogs", 1)):
-            rests.clear()
-            await browser.call("GET", url)
-            assert len(rests) == count, url
-            assert all(locked for _, locked in rests), url
+        monkeypatch.setattr(shares, "turn", turn)
+        monkeypatch.setattr(shares, "PACE_ITEMS", 1)
+        five = {"messages": [{"payload": "x"}] * 5}
+        for method, url, body, most in (
+            ("GET", GROUP + "/messages?which=all", None, 10),
+            ("GET", GROUP + "/messages?which=all&text=none", None, 5),
+            ("GET", "/v1/topics", None, 1),
+            ("GET", "/v1/backlogs", None, 1),
+            ("POST", GROUP + "/fetch", {"max_messages": 5}, 5),
+            ("POST", JOBS + "/messages/batch", five, 10),
+            ("POST", "/v1/receipts/ack", {"receipts": ["QQ"] * 5}, 10),
+        ):
+            before = turns
+            await browser.call(method, url, body)
+            assert turns - before == most, url
+        before = turns
+        assert (await browser.get("/console/group?topic=jobs&group=g")).status == 200
+        assert turns - before >= 5
 
     in_cluster(test)
 

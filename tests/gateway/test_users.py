@@ -14,18 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorumq.core.values.errors import Busy, TooFewReplicas, TooLarge, Unauthorized, UsageError
-from quorumq.gateway import requests, users
+from quorumq.gateway import requests, shares, users
 from quorumq.gateway.accesskeys import new_keys_file, read_keys, secret_access_key
 from quorumq.gateway.gateway import running
 from quorumq.gateway.identity import User
 from quorumq.gateway.requests import (
-    LONG_BYTES,
-    TURN_ITEMS,
     Bodies,
     Left,
     Stopping,
-    Turn,
-    Turns,
     has_more_values,
     while_there,
 )
@@ -435,62 +431,6 @@ def test_a_gateway_on_loopback_needs_no_clients_file(listen: str) -> None:
     Settings(nodes=("a:1",), listen=listen).check()
 
 
-async def test_one_long_request_of_a_user_works_at_a_time_and_others_go_on() -> None:
-    turns, boss, shop = Turns(), User("boss"), User("shop")
-    seen: list[str] = []
-
-    async def long(name: str, user: User) -> None:
-        async with turns.of(user):
-            turn = turns.of(user)
-            assert turn._lock.locked(), "each request of a user has the same lock"
-        async with turn:
-            for number in range(4 * TURN_ITEMS):
-                if number % TURN_ITEMS == 0:
-                    seen.append(name)
-                await turn.after(number)
-
-    async with trio.open_nursery() as nursery:
-        for name, user in (("a", boss), ("b", boss), ("c", shop)):
-            nursery.start_soon(long, name, user)
-    assert seen.count("c") == 4
-    assert seen.index("c") < 3, "another user is served between two steps"
-    assert all(len(set(seen[at : at + 4])) > 1 for at in range(len(seen) - 4)), seen
-    assert not turns._locks, "nothing is kept of users without requests"
-
-
-async def test_a_long_step_is_followed_by_a_rest_beside_other_users(monkeypatch: pytest.MonkeyPatch) -> None:
-    times = iter([0.0, 0.03, 0.5, 0.5001, 1.0, 9.0, 10.0, 10.5])
-    monkeypatch.setattr(requests.time, "perf_counter", lambda: next(times))
-    turns = Turns()
-    turn = turns.of(User("boss"))
-
-    async def rested() -> float:
-        began = trio.current_time()
-        async with turn:
-            pass
-        return trio.current_time() - began
-
-    other = turns.of(User("shop"))
-    assert await rested() == pytest.approx(0.03, abs=0.01)
-    assert await rested() == pytest.approx(0.0, abs=0.01), "a short step is followed by none"
-    assert await rested() == pytest.approx(0.05, abs=0.01), (
-        "a step that waited for a node is followed by a short one"
-    )
-    del other
-    assert await rested() == pytest.approx(0.0, abs=0.01), "nor is one of the only user"
-
-
-async def test_a_request_that_waits_lets_others_of_its_user_work() -> None:
-    turns, boss = Turns(), User("boss")
-    first, other = turns.of(boss), turns.of(boss)
-    async with first:
-        async with first.left():
-            with trio.fail_after(1):
-                async with other:
-                    pass
-        assert first._lock.locked()
-
-
 JSON = st.recursive(
     st.none() | st.integers() | st.text(st.sampled_from(',[{"\\a'), max_size=5),
     lambda inner: (
@@ -516,33 +456,18 @@ def test_values_are_counted_before_they_are_decoded(value: Any, most: int) -> No
     assert has_more_values(bytearray(text), most) == (marks_of(value) > most)
 
 
-async def test_a_long_body_of_sqs_is_checked_and_read_in_a_turn_and_a_short_one_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_long_form_of_sqs_is_read_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bodies of 4 MiB, not even signed by a client, made a cycle of another user take 97 times the processor time."""
-    seen: list[str] = []
-    enter, pause = Turn.__aenter__, Turn.pause
+    turns = 0
 
-    async def entered(turn: Turn) -> Turn:
-        seen.append("turn")
-        return await enter(turn)
+    async def turn() -> None:
+        nonlocal turns
+        turns += 1
 
-    async def paused(turn: Turn) -> None:
-        seen.append("pause")
-        await pause(turn)
-
-    monkeypatch.setattr(Turn, "__aenter__", entered)
-    monkeypatch.setattr(Turn, "pause", paused)
+    monkeypatch.setattr(shares, "turn", turn)
     async with guarded(tmp_path) as it:
         shop = it.sdk("shop")
         await shop.ok("CreateQueue", QueueName="shop-jobs")
-        for size, steps in ((1_000, []), (LONG_BYTES, ["turn"])):
-            seen.clear()
-            await shop.ok("SendMessage", QueueUrl=f"{URL}/shop-jobs", MessageBody="x" * size)
-            assert seen == steps
-        seen.clear()
+        turns = 0
         answer = await shop.query("SendMessage", QueueUrl=f"{URL}/shop-jobs", MessageBody="\xe9" * 64 * 1024)
-        assert (answer.status, seen) == (200, ["turn"] + ["pause"] * 24)
-        seen.clear()
-        assert (await Sdk(it.app, "shop", "wrong").ask("SendMessage", Body="x" * LONG_BYTES)).status == 403
-        assert seen == ["turn"]
+        assert (answer.status, turns) == (200, 24)

@@ -20,12 +20,13 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import trio
 import trio.testing
 
-from quorumq.gateway import admission
+from quorumq.gateway import shares
 from quorumq.gateway.accesskeys import secret_access_key
 from quorumq.gateway.app import make_app
 from quorumq.gateway.sqs.signature import HttpRequest
@@ -235,7 +236,8 @@ async def busy(seconds: float) -> None:
 
 
 async def main(*words: str) -> None:
-    admission.wait_all_tasks_blocked = busy  # type: ignore[attr-defined, assignment]
+    shares.wait_all_tasks_blocked = busy  # type: ignore[attr-defined, assignment]
+    shares.time = SimpleNamespace(perf_counter=time.process_time)  # type: ignore[attr-defined, assignment]
     tokens, entries = {}, {"gate": Entry(GATE_ENTRY, on_behalf=("calm", "hostile"))}
     for name in ("calm", "hostile"):
         tokens[name], kept = new_token(name)

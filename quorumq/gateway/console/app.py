@@ -30,6 +30,7 @@ from quorumq.gateway.identity import User
 from quorumq.gateway.jsonapi.operations import beginning_of
 from quorumq.gateway.jsonapi.problems import problem_of
 from quorumq.gateway.requests import LONG_BYTES, Left, form_fields, owner_of
+from quorumq.gateway.shares import finish
 
 ROOT: Final = "/console"
 FORM_BYTES_MAX: Final = 3 * 1024 * 1024
@@ -197,7 +198,7 @@ class ConsoleApp:
             owner = owner_of(request.scope, session.name)
             most = FORM_BYTES_MAX if is_open or session.name else LONG_BYTES
             async with self.gateway.bodies.read(request.receive, owner, most) as body:
-                page.fields = await self.fields_of(request, body, page.user)
+                page.fields = await self.fields_of(request, body)
                 response = await self.find(
                     page, request.method, path, signed_in=is_open or bool(session.name)
                 )
@@ -212,13 +213,12 @@ class ConsoleApp:
             self.set_cookie(response, session, request)
         return response
 
-    async def fields_of(self, request: Request, body: bytearray, user: User) -> dict[str, str]:
-        """Return the fields of the query, or those of a form that was posted; a long one is read in the user's turn."""
+    async def fields_of(self, request: Request, body: bytearray) -> dict[str, str]:
+        """Return the fields of the query, or those of a form that was posted."""
         text = request.url.query if request.method in ("GET", "HEAD") else body.decode("latin-1")
         fields = form_fields(text, FIELDS_MAX, errors="replace")
         try:
-            async with self.gateway.turns.of(user) as turn:
-                return dict(await turn.finish(fields))
+            return dict(await finish(fields))
         except ValueError as error:
             raise UsageError(f"the form cannot be read: {error}") from None
 
@@ -298,8 +298,7 @@ async def group(page: Page) -> Response:
     fields: dict[str, Any] = {field: page.get(field)[:200] for field in ("key", "header", "text")}
     which = page.get("which", "ready")
     which = which if which in views.STATES else "ready"
-    async with page.console.gateway.turns.of(page.user) as turn:
-        values = await views.group(page.client, turn, topic, name, which, **fields)
+    values = await views.group(page.client, topic, name, which, **fields)
     return page.render("group.html", which=which, notice=notice_of(page), **fields, **values)
 
 

@@ -19,7 +19,7 @@ from quorumq.gateway.console.commands import command
 from quorumq.gateway.console.health import health_of
 from quorumq.gateway.jsonapi.operations import SEARCHED_BYTES_MAX
 from quorumq.gateway.jsonapi.shapes import BYTES_MAX, dead_letter_of, header_of
-from quorumq.gateway.requests import Turn
+from quorumq.gateway.shares import pace
 
 STATES: Final = ("ready", "held", "delayed", "dead", "acked", "all")
 SHOWN: Final = 25
@@ -99,7 +99,7 @@ def paused_of(known: m.MetadataReply) -> set[tuple[str, str]]:
 
 
 async def group(
-    client: Client, turn: Turn, topic: str, name: str, which: str, key: str, header: str, text: str
+    client: Client, topic: str, name: str, which: str, key: str, header: str, text: str
 ) -> dict[str, Any]:
     """Return a group's work and consumers, and its messages of one state."""
     work = await client.backlog(topic, name)
@@ -107,7 +107,7 @@ async def group(
     paused = (topic, name) in paused_of(known)
     search = await client.search(
         topic, name, cast("Which", which), key=key, header=header, text=text, limit=SHOWN, look_at=LOOK_AT,
-        max_bytes=BYTES_MAX, look_at_bytes=SEARCHED_BYTES_MAX, pace=turn.after,
+        max_bytes=BYTES_MAX, look_at_bytes=SEARCHED_BYTES_MAX, pace=pace,
     )  # fmt: skip
     options = {"which": which, "key": key or None, "header": header or None, "text": text or None}
     return {

@@ -22,6 +22,7 @@ from quorumq.gateway.jsonapi.operations import OPERATIONS, Call, Operation
 from quorumq.gateway.jsonapi.problems import TYPE, Refused, Stops, headers_of, problem_of, status_of
 from quorumq.gateway.jsonapi.shapes import encoded
 from quorumq.gateway.requests import VALUES_MAX, Left, Stopping, has_more_values, owner_of, while_there
+from quorumq.gateway.shares import turn
 
 JSON: Final = "application/json"
 FORM: Final = "application/x-www-form-urlencoded"
@@ -79,14 +80,13 @@ class JsonApp:
         self, request: Request, operation: Operation, names: dict[str, str], user: User, data: bytearray
     ) -> Response:
         """Return the answer to a request whose body is ``data``."""
-        turn = self.gateway.turns.of(user)
-        async with turn:
-            body = self.decoded(request, operation, data)
+        await turn()
+        body = self.decoded(request, operation, data)
         query = self.query_of(request, operation)
 
         async def work() -> Any:
             async with self.gateway.client(user) as client:
-                return await operation.handler(Call(client, names, query, body, turn))
+                return await operation.handler(Call(client, names, query, body))
 
         async def undo(value: Any) -> None:
             if operation.undo is not None:
@@ -94,14 +94,14 @@ class JsonApp:
                     await operation.undo(client, value)
 
         if operation.streams:
-            return await self.stream(user, operation, Call(None, names, query, body, turn))  # type: ignore[arg-type]
+            return await self.stream(user, operation, Call(None, names, query, body))  # type: ignore[arg-type]
         if operation.waits:
             stopping = self.gateway.stopping
             value = await while_there(request.receive, work, stopping=stopping, undo=undo)
         else:
             value = await work()
-        async with turn:
-            return Response(encoded(value), operation.status, media_type=JSON)
+        await turn()
+        return Response(encoded(value), operation.status, media_type=JSON)
 
     def find(self, scope: Scope) -> tuple[Operation, dict[str, str]]:
         """Return the operation of a path and a method, with the names in the path; Refused if there is none."""

@@ -20,7 +20,7 @@ from quorumq.gateway.jsonapi import shapes
 from quorumq.gateway.jsonapi.problems import Refused, problem_of
 from quorumq.gateway.jsonapi.shapes import Problem
 from quorumq.gateway.redriving import redrive_some
-from quorumq.gateway.requests import Turn
+from quorumq.gateway.shares import each, pace
 
 LOOK_AT_MAX: Final = 100_000
 SEARCHED_BYTES_MAX: Final = 256 * 1024 * 1024
@@ -53,13 +53,12 @@ class TailQuery(Query, kw_only=True):
 
 @dataclass(frozen=True)
 class Call:
-    """One request: the user's client, names in its path, its query, its body, and the user's turn."""
+    """One request: the user's client, names in its path, its query and its body."""
 
     client: Client
     names: dict[str, str]
     query: Any
     body: Any
-    turn: Turn
 
     @property
     def topic_and_group(self) -> tuple[str, str]:
@@ -111,16 +110,15 @@ async def publish(call: Call) -> shapes.Published:
 async def publish_many(call: Call) -> shapes.PublishedAll:
     messages = []
     taken: list[Pending | MessageId | Problem] = []
-    async with call.turn:
-        for number, message in enumerate(call.body.messages):
-            try:
-                messages.append(message.options())
-            except UsageError as error:
-                raise UsageError(f"message {number}: {error}") from None
-            await call.turn.after(number)
-        for number, (payload, options) in enumerate(messages):
-            taken.append(await take(call, payload, options))
-            await call.turn.after(number)
+    for number, message in enumerate(call.body.messages):
+        try:
+            messages.append(message.options())
+        except UsageError as error:
+            raise UsageError(f"message {number}: {error}") from None
+        await pace(number)
+    for number, (payload, options) in enumerate(messages):
+        taken.append(await take(call, payload, options))
+        await pace(number)
     results = [await stored(one) for one in taken]
     return shapes.PublishedAll(results=results, stored=sum(result.id is not None for result in results))
 
@@ -132,8 +130,7 @@ async def take(call: Call, payload: bytes | None, options: dict[str, Any]) -> Pe
         pending = call.client._publish_now(call.names["topic"], payload, **options)
         if pending is not None:
             return pending
-        async with call.turn.left():  # it waits
-            return await call.client.publish(call.names["topic"], payload, **options)
+        return await call.client.publish(call.names["topic"], payload, **options)
     except QuorumqError as error:
         return problem_of(error)
     except (TypeError, ValueError) as error:
@@ -162,7 +159,7 @@ async def fetch(call: Call) -> shapes.Fetched:
     )
     now = call.client.clock()
     with CancelScope(shield=True):  # if the client has left, `give_back` gets all messages
-        delivered = await call.turn.each(partial(shapes.delivered_of, now=now), messages)
+        delivered = await each(partial(shapes.delivered_of, now=now), messages)
     return shapes.Fetched(messages=delivered)
 
 
@@ -174,20 +171,19 @@ async def give_back(client: Client, fetched: shapes.Fetched) -> None:
 
 async def peek(call: Call) -> shapes.Peeks:
     query: PeekQuery = call.query
-    async with call.turn:
-        search = await call.client.search(
-            *call.topic_and_group,
-            query.which,
-            key=query.key,
-            header=query.header,
-            text=query.text,
-            limit=query.limit,
-            look_at=query.look_at,
-            max_bytes=shapes.BYTES_MAX,
-            look_at_bytes=SEARCHED_BYTES_MAX,
-            pace=call.turn.after,
-        )
-    return shapes.Peeks.made_from(search, messages=await call.turn.each(shapes.peeked_of, search.matches))
+    search = await call.client.search(
+        *call.topic_and_group,
+        query.which,
+        key=query.key,
+        header=query.header,
+        text=query.text,
+        limit=query.limit,
+        look_at=query.look_at,
+        max_bytes=shapes.BYTES_MAX,
+        look_at_bytes=SEARCHED_BYTES_MAX,
+        pace=pace,
+    )
+    return shapes.Peeks.made_from(search, messages=await each(shapes.peeked_of, search.matches))
 
 
 async def show(call: Call) -> shapes.LifeView:
@@ -213,14 +209,13 @@ async def followed(matches: AsyncIterator[Match]) -> AsyncGenerator[shapes.Peeke
 async def settled(call: Call, settle: Callable[[list[Any]], Awaitable[Any]], done: str) -> shapes.SettledAll:
     """Settle the receipts of a request, and return the result of each."""
     tickets: list[Any] = []
-    async with call.turn:
-        for number, receipt in enumerate(call.body.receipts):
-            try:
-                tickets.append(call.client.ticket(receipt_from_text(receipt)))
-            except QuorumqError as error:
-                # An exception that is kept is a cycle with its frames: a thousand of them are 100 ms of collection.
-                tickets.append(problem_of(error))
-            await call.turn.after(number)
+    for number, receipt in enumerate(call.body.receipts):
+        try:
+            tickets.append(call.client.ticket(receipt_from_text(receipt)))
+        except QuorumqError as error:
+            # An exception that is kept is a cycle with its frames: a thousand of them are 100 ms of collection.
+            tickets.append(problem_of(error))
+        await pace(number)
     good = [ticket for ticket in tickets if not isinstance(ticket, Problem)]
     raised: QuorumqError | None = None
     try:
@@ -228,9 +223,7 @@ async def settled(call: Call, settle: Callable[[list[Any]], Awaitable[Any]], don
             await settle(good)
     except QuorumqError as error:
         raised = error
-    return shapes.SettledAll(
-        results=await call.turn.each(lambda ticket: settled_as(ticket, raised, done), tickets)
-    )
+    return shapes.SettledAll(results=await each(lambda ticket: settled_as(ticket, raised, done), tickets))
 
 
 def settled_as(ticket: Any, raised: QuorumqError | None, done: str) -> shapes.Settled:
@@ -287,7 +280,7 @@ async def topics(call: Call) -> shapes.Topics:
         )
 
     known_topics = sorted(known.topics, key=lambda topic: topic.name)
-    return shapes.Topics(topics=await call.turn.each(view, known_topics))
+    return shapes.Topics(topics=await each(view, known_topics))
 
 
 def group_view(call: Call, group: Group) -> shapes.GroupView:
@@ -347,9 +340,7 @@ async def backlog(call: Call) -> shapes.BacklogView:
 async def backlogs(call: Call) -> shapes.Backlogs:
     counts = await call.client.backlogs(*([call.query.topic] if call.query.topic else ()))
     return shapes.Backlogs(
-        backlogs=await call.turn.each(
-            lambda it: shapes.BacklogView.of(it[0][0], it[0][1], it[1]), counts.items()
-        )
+        backlogs=await each(lambda it: shapes.BacklogView.of(it[0][0], it[0][1], it[1]), counts.items())
     )
 
 

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from quorumq.core.values.errors import QuorumqError
-from quorumq.gateway.admission import ADMISSION
 from quorumq.gateway.gateway import Gateway
-from quorumq.gateway.identity import ANYBODY, User
-from quorumq.gateway.requests import LONG_BYTES, Left, Owner, Receive, is_from_page, owner_of
+from quorumq.gateway.identity import ANYBODY, Owner, User
+from quorumq.gateway.requests import Left, Receive, is_from_page, owner_of
+from quorumq.gateway.shares import finish, turn
 from quorumq.gateway.sqs import protocol
 from quorumq.gateway.sqs.attributes import AttributeCache
 from quorumq.gateway.sqs.call import REGION, Call, Params
@@ -147,17 +147,10 @@ class SqsApp:
         owner = owner_of(scope, claim.name if claim is not None and is_known else "")
         async with self._gateway.bodies.read(receive, owner) as body:
             request = request._replace(body=body)
-            turn = self._gateway.turns.of(owner)  # while it is there, others rest
-            if len(body) <= LONG_BYTES:
-                user, asked = self._user(request, claim, owner), protocol.parse(request)
-            else:
-                async with turn:
-                    user, asked = (
-                        self._user(request, claim, owner),
-                        await turn.finish(protocol.parsing(request)),
-                    )
-            if (admission := scope.get(ADMISSION)) is not None:
-                await admission.prove(user)
+            await turn()
+            user = self._user(request, claim, owner)
+            await self._gateway.shares.prove(owner, user)
+            asked = await finish(protocol.parsing(request))
             action = self.actions.get(asked.action)
             if action is None:
                 raise SqsError(
@@ -181,7 +174,7 @@ class SqsApp:
         try:
             verify(request, claim, self._gateway.identities.secrets_of)
         except SqsError:
-            self._gateway.admissions.drop(owner)
+            self._gateway.shares.drop(owner)
             raise
         return self._gateway.identities.by_name(claim.name)
 
