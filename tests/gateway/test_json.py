@@ -133,7 +133,10 @@ def test_several_messages_of_all_kinds_of_payload_are_published_at_once() -> Non
         ("GET", "/v1/topics/nothing/groups/g/tail", None, 404, "not-found", "nothing"),
         ("GET", JOBS + "/messages/xyz", None, 400, "usage", "xyz"),
         ("DELETE", JOBS + "/messages", None, 405, "bad-request", "POST"),
+        ("DELETE", "/v1/topics", None, 405, "bad-request", "GET, HEAD"),
+        ("HEAD", "/v1/receipts/ack", None, 405, "bad-request", "POST"),
         ("GET", "/v1/nothing", None, 404, "not-found", "openapi.json"),
+        ("HEAD", "/v1/nothing", None, 404, "not-found", "openapi.json"),
     ],
 )
 def test_wrong_requests_are_refused_with_the_wrong_value_and_a_remedy(
@@ -249,6 +252,19 @@ def test_a_long_poll_whose_client_has_left_takes_no_message_along() -> None:
         await client.publish("jobs", b"x")
         (message,) = await client.fetch("jobs", "g", max_wait=1)
         assert message.attempt == 1
+
+    in_cluster(test)
+
+
+def test_head_is_get_and_of_a_tail_it_has_an_end() -> None:
+    async def test(client: Client, browser: Browser) -> None:
+        await client.create_topic("jobs")
+        await client.create_group("jobs", "g")
+        for url in ("/v1/topics", "/v1/openapi.json", GROUP + "/messages", GROUP + "/backlog"):
+            head, get = await browser.ask("HEAD", url), await browser.get(url)
+            assert (head.status, head.headers) == (200, get.headers), url
+        answer = await browser.ask("HEAD", GROUP + "/tail")
+        assert (answer.status, answer.headers["content-type"]) == (200, "text/event-stream")
 
     in_cluster(test)
 

@@ -27,6 +27,7 @@ from quorumq.gateway.shares import turn
 JSON: Final = "application/json"
 FORM: Final = "application/x-www-form-urlencoded"
 """The type that `curl -d` sends if nothing is said. Its body is JSON all the same."""
+READS: Final = ("GET", "HEAD")
 ALIVE_S: Final = 15.0
 """Seconds between two signs of life in a stream of events."""
 STREAM_S: Final = 3600.0
@@ -67,7 +68,7 @@ class JsonApp:
             Left: the client has left.
         """
         if (
-            request.method == "GET"
+            request.method in READS
             and request.scope["path"].removeprefix(request.scope["root_path"]) == "/openapi.json"
         ):
             return Response(self.document, media_type=JSON)
@@ -104,18 +105,23 @@ class JsonApp:
         return Response(encoded(value), operation.status, media_type=JSON)
 
     def find(self, scope: Scope) -> tuple[Operation, dict[str, str]]:
-        """Return the operation of a path and a method, with the names in the path; Refused if there is none."""
+        """Return the operation of a path and a method, with the names in the path; Refused if there is none.
+
+        HEAD is GET, whose body the server leaves out: HTTP asks that of each path that has GET (RFC 9110, 9.1).
+        """
         methods: list[str] = []
-        path = scope["path"].removeprefix(scope["root_path"])
+        path, method = scope["path"].removeprefix(scope["root_path"]), scope["method"]
         for pattern, operation in self.routes:
             match = pattern.fullmatch(path)
-            if match is not None and operation.method == scope["method"]:
+            if match is None:
+                continue
+            taken = READS if operation.method == "GET" else (operation.method,)
+            if method in taken:
                 return operation, match.groupdict()
-            if match is not None:
-                methods.append(operation.method)
+            methods += taken
         if methods:
             allow = ", ".join(methods)
-            raise Refused(f"{path} takes {allow}", value=scope["method"], status=405, allow=allow)
+            raise Refused(f"{path} takes {allow}", value=method, status=405, allow=allow)
         raise Refused("there is no such path: /v1/openapi.json lists them", value=path, status=404)
 
     def user_of(self, request: Request) -> User:
@@ -189,6 +195,9 @@ class EventStream:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
+        if scope["method"] == "HEAD":
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            return
         sending = trio.Lock()
 
         async def put(text: bytes) -> None:
