@@ -73,6 +73,7 @@ class Connection(TCPServer):
         if not connections.enter(address):
             await trio.aclose_forcefully(stream)
             return
+        self.config.shares.pay(None, serves=True)  # type: ignore[attr-defined]
         try:
             await super().run()
         finally:

@@ -20,6 +20,7 @@ from quorumq.gateway.app import make_app
 from quorumq.gateway.connections import Connections, file_limit
 from quorumq.gateway.gateway import running
 from quorumq.gateway.settings import Settings
+from quorumq.gateway.shares import Shares
 
 GRACE_S: Final = 10.0
 """Seconds that requests under way have to end once the gateway stops. Those that wait for messages end at once."""
@@ -30,6 +31,9 @@ KEEP_ALIVE_S: Final = 75.0
 
 UNREAD_S: Final = 30.0
 """Seconds after which a connection is closed whose client does not read its answer, or does not acknowledge it."""
+
+QUEUE_PARTS: Final = 2
+"""Parts of a body, of 64 KiB at most, that a connection reads before its request asks for them."""
 
 LAST_S: Final = 5.0
 """Seconds after `GRACE_S` at which a process ends whose connections do not."""
@@ -42,6 +46,7 @@ class _Config(Config):
     """Configuration whose connections do not wait for ever for their clients; they inherit that from the listener."""
 
     connections: Connections
+    shares: Shares
 
     def create_sockets(self) -> Sockets:
         sockets = super().create_sockets()
@@ -52,8 +57,9 @@ class _Config(Config):
         return sockets
 
 
-def http_config(settings: Settings) -> Config:
+def http_config(settings: Settings, shares: Shares) -> Config:
     config = _Config()
+    config.shares = shares
     config.connections = Connections(file_limit())
     config.bind = [settings.listen]
     config.certfile = settings.tls_cert or None
@@ -64,6 +70,7 @@ def http_config(settings: Settings) -> Config:
     config.keep_alive_max_requests = 1_000_000
     config.include_server_header = False
     config.backlog = 1024
+    config.max_app_queue_size = QUEUE_PARTS
     return config
 
 
@@ -94,7 +101,7 @@ async def _serve(settings: Settings, started: Callable[[str], None], stop: trio.
         async def say(task_status: trio.TaskStatus[list[str]]) -> None:
             await serve_http(
                 make_app(gateway),  # type: ignore[arg-type]
-                http_config(settings),
+                http_config(settings, gateway.shares),
                 shutdown_trigger=stopped,
                 task_status=task_status,
             )

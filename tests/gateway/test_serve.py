@@ -17,13 +17,16 @@ from quorumq.gateway import serve as process
 from quorumq.gateway.connections import CONNECTIONS_MAX, OTHER_FILES, Connections
 from quorumq.gateway.serve import ending, http_config, serve
 from quorumq.gateway.settings import Settings
+from quorumq.gateway.shares import Shares
 from tests.patience import PATIENCE_S
 from tests.virtual import in_real_time
 
 
 def test_connections_do_not_wait_for_ever_for_their_clients() -> None:
     (listener,) = (
-        http_config(Settings(nodes=("a:1",), listen="127.0.0.1:0")).create_sockets().insecure_sockets
+        http_config(Settings(nodes=("a:1",), listen="127.0.0.1:0"), Shares())
+        .create_sockets()
+        .insecure_sockets
     )
     with listener:
         listener.listen()
