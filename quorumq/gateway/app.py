@@ -12,7 +12,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request, cookie_parser
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from quorumq.core.values.errors import Busy, Unauthorized
 from quorumq.gateway.console.app import ConsoleApp
@@ -47,9 +47,16 @@ def make_app(gateway: Gateway) -> ASGIApp:
         if scope["type"] != "http":
             await answer(scope, receive, send)
             return
+        owner, user = asking(gateway, console.sessions, scope)
+        reader = owner if user is None else owner_of(scope, user.name)
+
+        async def put(message: Message) -> None:
+            with gateway.bodies.unread(reader, len(message.get("body", b""))):
+                await send(message)
+
         try:
-            async with gateway.shares.request(*asking(gateway, console.sessions, scope)):
-                await answer(scope, receive, send)
+            async with gateway.shares.request(owner, user):
+                await answer(scope, receive, put)
         except Busy as error:
             await refusal(error)(scope, receive, send)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import unquote_to_bytes
 
@@ -120,6 +120,15 @@ class Bodies:
     def __init__(self) -> None:
         self.bytes = 0
         self.by_owner: dict[Owner, int] = {}
+
+    @contextmanager
+    def unread(self, owner: Owner, size: int) -> Iterator[None]:
+        """Count a part of an answer until its client has taken it. New requests find less capacity meanwhile."""
+        self._count(owner, size)
+        try:
+            yield
+        finally:
+            self._count(owner, -size)
 
     @asynccontextmanager
     async def read(

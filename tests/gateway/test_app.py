@@ -107,6 +107,27 @@ async def test_a_body_that_is_not_read_is_drained_before_the_answer_ends() -> No
         assert sent == ["http.response.start", "http.response.body"]
 
 
+async def test_answers_that_are_not_read_count_as_bodies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that reads slowly kept up to 4 MiB of each answer in memory, at as many connections as it liked."""
+    monkeypatch.setattr(requests, "BODIES_BYTES_MAX", 8 * 1000)
+    async with world() as it:
+        app = make_app(it.gateway)
+        read = trio.Event()
+
+        async def send(message: dict[str, Any]) -> None:
+            if message["type"] == "http.response.body":
+                await read.wait()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(app, get("/v1/openapi.json"), trio.sleep_forever, send)
+            await trio.testing.wait_all_tasks_blocked()
+            answer = await call(app, get("/v1/topics"), b"", None)
+            assert (answer.status, answer.json["code"]) == (429, "busy")
+            read.set()
+        assert (await call(app, get("/v1/topics"), b"", None)).status == 200
+        assert (it.gateway.bodies.bytes, it.gateway.bodies.by_owner) == (0, {})
+
+
 async def test_a_body_without_end_is_drained_within_bounds() -> None:
     async with world() as it:
         size = 0
