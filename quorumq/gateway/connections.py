@@ -1,15 +1,20 @@
-"""Connections of HTTP clients: bounded in number, and closed as soon as their clients close them."""
+"""Connections of HTTP clients: bounded in number, closed as soon as their clients close them, and of known users."""
 
 from __future__ import annotations
 
 import logging
 import resource
 from collections import Counter
-from typing import Final
+from typing import Any, Final
 
+import h11
+import hypercorn.protocol
 import hypercorn.trio.run
 import trio
+from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.trio.tcp_server import TCPServer
+
+from quorumq.gateway.requests import BODY_BYTES_MAX, length_of
 
 CONNECTIONS_MAX: Final = 10_000
 """Connections of clients at once, some 35 KB each while they are idle."""
@@ -84,4 +89,29 @@ class Connection(TCPServer):
         await self.idle_task.stop()  # else the file stays open until the keep-alive timeout
 
 
+class Head(h11.Connection):
+    """The protocol of a connection, by which a client waits in vain for leave to send a body that is too long."""
+
+    _is_too_long = False
+
+    def next_event(self) -> Any:
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            self._is_too_long = length_of(event.headers) > BODY_BYTES_MAX
+        return event
+
+    @property
+    def they_are_waiting_for_100_continue(self) -> bool:
+        return not self._is_too_long and super().they_are_waiting_for_100_continue
+
+
+class Protocol(H11Protocol):
+    """The protocol of hypercorn, which by itself sends ``100 Continue`` before its application sees a request."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.connection = Head(h11.SERVER, max_incomplete_event_size=self.config.h11_max_incomplete_size)
+
+
+hypercorn.protocol.H11Protocol = Protocol  # type: ignore[misc, attr-defined]
 hypercorn.trio.run.TCPServer = Connection  # type: ignore[misc, attr-defined]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import unquote_to_bytes
@@ -104,6 +104,17 @@ def _unescaped(text: str, errors: str) -> Generator[None, None, str]:
     return b"".join(parts).decode(errors=errors)
 
 
+def length_of(headers: Iterable[tuple[bytes, bytes]]) -> int:
+    """Return the bytes of a body that the head of a request names; 0 if it names none."""
+    return next((int(text) for name, text in headers if name.lower() == b"content-length"), 0)
+
+
+def awaits_continue(scope: Mapping[str, Any]) -> bool:
+    """Return True if a body is too long, and its client sends it only after ``100 Continue``."""
+    headers = scope["headers"]
+    return length_of(headers) > BODY_BYTES_MAX and any(name.lower() == b"expect" for name, _ in headers)
+
+
 def owner_of(scope: Mapping[str, Any], name: str = "") -> Owner:
     address, _ = scope.get("client") or ("", 0)
     return address, name
@@ -132,9 +143,12 @@ class Bodies:
 
     @asynccontextmanager
     async def read(
-        self, receive: Receive, owner: Owner, most: int = BODY_BYTES_MAX
+        self, receive: Receive, owner: Owner, most: int = BODY_BYTES_MAX, *, length: int = 0
     ) -> AsyncIterator[bytearray]:
         """Give the body of a request. It counts until the ``async with`` ends.
+
+        Args:
+            length: bytes that its head names. A body that is too long is refused before it is read.
 
         Raises:
             TooLarge: it has more than ``most`` bytes.
@@ -142,6 +156,8 @@ class Bodies:
             Left: the client hung up.
         """
         body = bytearray()
+        if length > most:
+            raise TooLarge(f"a body of {length} bytes: {most} at most, send less at once")
         try:
             with trio.move_on_after(BODY_S) as scope:
                 more = True
@@ -180,13 +196,15 @@ class Bodies:
 def draining(app: ASGIApp) -> ASGIApp:
     """Return an application that reads the rest of a request's body before its answer is complete.
 
+    A client that waits for ``100 Continue`` before a body that is too long gets none, and sends none.
+
     Why: the server queues a few parts of a body. If they are never read, the part behind them waits for room in the
     queue, and the end of the answer waits behind that part: the connection is never closed. And a client that sends
     a body can read the refusal of it only if the connection is not reset meanwhile.
     """
 
     async def drained(scope: Scope, receive: Receive, send: Send) -> None:
-        ended = scope["type"] != "http"
+        ended = scope["type"] != "http" or awaits_continue(scope)
 
         async def next_message() -> Any:
             nonlocal ended

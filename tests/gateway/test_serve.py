@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 import socket
 import time
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import trio
 
 pytest.importorskip("hypercorn", reason="the extra quorumq[gateway] is not installed")
 
+from quorumq.gateway import requests
 from quorumq.gateway import serve as process
 from quorumq.gateway.connections import CONNECTIONS_MAX, OTHER_FILES, Connections
 from quorumq.gateway.serve import ending, http_config, serve
@@ -90,6 +92,60 @@ async def test_a_connection_ends_with_its_client_and_none_is_taken_beyond_the_bo
             made[0].by_address.clear()
             assert (await ask(b"\r\n")).startswith(b"HTTP/1.1 200")
             stop.set()
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[Callable[[], Awaitable[trio.SocketStream]]]:
+    """Run a gateway without nodes; yield a function that connects to it."""
+    urls: list[str] = []
+    stop, started = trio.Event(), trio.Event()
+
+    def start(url: str) -> None:
+        urls.append(url)
+        started.set()
+
+    async def connect() -> trio.SocketStream:
+        return await trio.open_tcp_stream("127.0.0.1", int(urls[0].rpartition(":")[2]))
+
+    with trio.fail_after(PATIENCE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve, Settings(nodes=("127.0.0.1:1",), listen="127.0.0.1:0"), start, stop)
+            await started.wait()
+            yield connect
+            stop.set()
+
+
+@in_real_time
+async def test_a_body_that_is_too_long_is_refused_before_it_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its client got ``100 Continue``, and sent 4 MiB of it for nothing."""
+    monkeypatch.setattr(requests, "DRAIN_S", 3600.0)
+    async with serving() as connect:
+        for path in ("/v1/topics/jobs/messages", "/", "/console/login"):
+            async with await connect() as stream:
+                head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nExpect: 100-continue\r\nContent-Length: "
+                await stream.send_all(f"{head}157286400\r\n\r\n".encode())
+                answer = b""
+                while part := await stream.receive_some():
+                    answer += part
+                assert answer.startswith(b"HTTP/1.1 4"), answer
+                assert b"157286400 bytes" in answer
+        async with await connect() as stream:
+            await stream.send_all(f"{head}2\r\n\r\n".encode())
+            assert (await stream.receive_some()).startswith(b"HTTP/1.1 100")
+
+
+@in_real_time
+async def test_headers_that_trickle_end_with_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "KEEP_ALIVE_S", 0.3)
+    async with serving() as connect, await connect() as stream:
+        sent = 0
+        with suppress(trio.BrokenResourceError):
+            await stream.send_all(b"GET /ready HTTP/1.1\r\nX: ")
+            while True:
+                await stream.send_all(b"x")
+                sent += 1
+                await trio.sleep(0.01)
+        assert sent < 16 * 1024, "else it ended as it was too long"
 
 
 def test_a_process_ends_at_last_unless_it_has_ended_before() -> None:

@@ -29,7 +29,7 @@ from quorumq.gateway.gateway import Gateway
 from quorumq.gateway.identity import User
 from quorumq.gateway.jsonapi.operations import beginning_of
 from quorumq.gateway.jsonapi.problems import problem_of
-from quorumq.gateway.requests import LONG_BYTES, Left, form_fields, owner_of
+from quorumq.gateway.requests import LONG_BYTES, Left, form_fields, length_of, owner_of
 from quorumq.gateway.shares import finish
 
 ROOT: Final = "/console"
@@ -197,7 +197,8 @@ class ConsoleApp:
         try:
             owner = owner_of(request.scope, session.name)
             most = FORM_BYTES_MAX if is_open or session.name else LONG_BYTES
-            async with self.gateway.bodies.read(request.receive, owner, most) as body:
+            length = length_of(request.scope["headers"])
+            async with self.gateway.bodies.read(request.receive, owner, most, length=length) as body:
                 page.fields = await self.fields_of(request, body)
                 response = await self.find(
                     page, request.method, path, signed_in=is_open or bool(session.name)

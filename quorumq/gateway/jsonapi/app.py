@@ -21,7 +21,15 @@ from quorumq.gateway.jsonapi.openapi import document
 from quorumq.gateway.jsonapi.operations import OPERATIONS, Call, Operation
 from quorumq.gateway.jsonapi.problems import TYPE, Refused, Stops, headers_of, problem_of, status_of
 from quorumq.gateway.jsonapi.shapes import encoded
-from quorumq.gateway.requests import VALUES_MAX, Left, Stopping, has_more_values, owner_of, while_there
+from quorumq.gateway.requests import (
+    VALUES_MAX,
+    Left,
+    Stopping,
+    has_more_values,
+    length_of,
+    owner_of,
+    while_there,
+)
 from quorumq.gateway.shares import turn
 
 JSON: Final = "application/json"
@@ -74,7 +82,8 @@ class JsonApp:
             return Response(self.document, media_type=JSON)
         operation, names = self.find(request.scope)
         user = self.user_of(request)
-        async with self.gateway.bodies.read(request.receive, owner_of(request.scope, user.name)) as data:
+        owner, length = owner_of(request.scope, user.name), length_of(request.scope["headers"])
+        async with self.gateway.bodies.read(request.receive, owner, length=length) as data:
             return await self.carry_out(request, operation, names, user, data)
 
     async def carry_out(

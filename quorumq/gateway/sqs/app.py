@@ -10,7 +10,7 @@ from typing import Any, Final
 from quorumq.core.values.errors import QuorumqError
 from quorumq.gateway.gateway import Gateway
 from quorumq.gateway.identity import ANYBODY, Owner, User
-from quorumq.gateway.requests import Left, Receive, is_from_page, owner_of
+from quorumq.gateway.requests import Left, Receive, is_from_page, length_of, owner_of
 from quorumq.gateway.shares import finish, turn
 from quorumq.gateway.sqs import protocol
 from quorumq.gateway.sqs.attributes import AttributeCache
@@ -145,7 +145,8 @@ class SqsApp:
         # The claim is not verified yet: names of no client share one part of the space.
         is_known = claim is not None and self._gateway.identities.secrets_of(claim.name)
         owner = owner_of(scope, claim.name if claim is not None and is_known else "")
-        async with self._gateway.bodies.read(receive, owner) as body:
+        length = length_of(scope["headers"])
+        async with self._gateway.bodies.read(receive, owner, length=length) as body:
             request = request._replace(body=body)
             await turn()
             user = self._user(request, claim, owner)
