@@ -33,9 +33,9 @@ def check(table: Table, context: Context, *, screened: bool = True) -> Judged:
     which = ~plain(events, out) if screened else np.ones(len(events.starts), bool)
     for space, seq, said in events.messages(which):
         name = table.spaces[space]
-        has_producer = (name.run, name.producer_id) in context.producer_ids
-        moved = context.moved.get(name[:3], ())
-        _message(Message(name, seq, said, context.runs[name.run], has_producer, moved), context, out)
+        producers = context.producer_ids.get((name.run, name.producer_id), ())
+        moved, reach = context.moved.get(name[:3], ()), context.reach.get(name.run, {})
+        _message(Message(name, seq, said, context.runs[name.run], producers, moved, reach), context, out)
     _faults(events, out)
     return out
 

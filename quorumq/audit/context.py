@@ -171,25 +171,27 @@ class Context(NamedTuple):
     Attributes:
         groups: existing groups by run and topic, sorted. A group that was asked for, without another line about it,
             may never have existed.
-        producer_ids: run and producer id of each session that a producer wrote of.
+        producer_ids: writers of each session that a producer wrote of, by run and producer id.
         read: run and topic of messages that were delivered or listed.
         into: run and topic of outputs that were derived.
         faults: fault, begin, end and nodes, by run.
         doubled: run and writer of files that were given twice.
         moved: the replica sets of each partition that was moved, by run, topic and partition.
+        reach: moment of each writer's last line, by run, of runs that may go on: later lines may be in no file yet.
     """
 
     runs: Mapping[str, Run]
     of_groups: Mapping[tuple[str, str, str], Group]
     of_locations: Mapping[tuple[str, str, int, str], Location]
     groups: Mapping[tuple[str, str], tuple[str, ...]]
-    producer_ids: frozenset[tuple[str, str]]
+    producer_ids: Mapping[tuple[str, str], tuple[str, ...]]
     read: frozenset[tuple[str, str]]
     into: frozenset[tuple[str, str]]
     faults: Mapping[str, Sequence[tuple[str, float, float, tuple[str, ...]]]]
     doubled: frozenset[tuple[str, str]]
     times: Times
     moved: Mapping[tuple[str, str, int], Sequence[Slots]] = {}
+    reach: Mapping[str, Mapping[str, Moment]] = {}
 
 
 def merged(summaries: Iterable[Summary]) -> Summary:
@@ -427,12 +429,26 @@ def contexts(
     }
     return Context(
         runs, of_groups, _locations(summary, rows, of_groups, runs, times, moved), groups,
-        frozenset(summary.producer_ids),
+        {
+            key: tuple(who for *_, who in items)
+            for key, items in by_key(sorted(summary.producer_ids), lambda it: it[:2]).items()
+        },
         frozenset((run, topic) for run, topic, call in summary.calls if call.kind in ("deliver", "list")),
         frozenset(summary.into),
         {run: result for run, items in sorted(by_run.items()) if (result := faults_of(items))},
         frozenset(doubled), times, moved,
+        {run: reach(items, times) for run, items in of_writers.items()
+         if runs[run].drained_at is None and not runs[run].simulated},
     )  # fmt: skip
+
+
+def reach(stretches: Sequence[Stretch], times: Times) -> dict[str, Moment]:
+    """Return the moment of each writer's last line."""
+    result: dict[str, Moment] = {}
+    for it, last in zip(stretches, times.each([(it.writer, it.last) for it in stretches]), strict=True):
+        before = result.get(it.writer.who, last)
+        result[it.writer.who] = max(before, last, key=lambda moment: moment.t)
+    return result
 
 
 def written(row: Row) -> tuple[Writer, float]:

@@ -302,7 +302,10 @@ def lower_token(it: Delivery) -> Proof | None:
 def from_nowhere(it: Delivery) -> Proof | None:
     if not it.is_delivery or it.story.message.published:
         return None
-    sure_ = not it.story.run.lossy and it.story.message.has_producer
+    message = it.story.message
+    # A name that no session gave may be published by any client.
+    who = ("client",) if message.producer_id.startswith("~") else message.producers
+    sure_ = not it.story.run.lossy and bool(message.producers) and message.has_all(it.here, *who)
     return Proof(f"delivered at {seconds(it.here.t)} and never published", sure_)
 
 
@@ -333,7 +336,8 @@ def though_dead(it: Delivery) -> Proof | None:
 def unreachable(it: Delivery) -> Proof | None:
     if not it.is_open or it.event.n <= (-1 if it.redrives is None else it.redrives) + 1:
         return None
-    return Proof(f"delivered at n = {it.event.n}, and nobody redrove it so often", not it.story.run.lossy)
+    text = f"delivered at n = {it.event.n}, and nobody redrove it so often"
+    return Proof(text, not it.story.run.lossy and it.story.message.has_all(it.here, "client"))
 
 
 @CHECKS.of("groups", "delivered in a generation from before a rewind")

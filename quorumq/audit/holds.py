@@ -27,6 +27,7 @@ class Hold(NamedTuple):
 
     Attributes:
         times: number of times that it was handed over; 0 if no client wrote of it.
+        by: the client that wrote of it; else "node".
         won: moment at which its node had won it; None if no node wrote of it.
         won_end: seconds at which it ends at the latest, by that clock; None if there is no ``won``.
         gave_up, acked: moment at which its own client asked for that; None if it did not.
@@ -38,6 +39,7 @@ class Hold(NamedTuple):
     dead: bool
     owner: str
     times: int
+    by: str
     begin: Moment
     low: float
     within: float
@@ -157,9 +159,9 @@ def _hold(story: Story, dead: bool, owner: str, items: _Lines) -> Hold:
             lasts = (until.t - first.asked.t) * (1 + RATE_MAX)
             won_end, end_high = won.t + lasts, min(end_high, won.high + lasts)
     return Hold(
-        story, dead, owner, len(items.delivered), begin, max(begin.low, won.low) if won else begin.low, one.within,
-        one.generation, one.n, end, end_high, won, won_end, gave_up, min(items.acked, default=None),
-        max(items.ended, default=None), None,
+        story, dead, owner, len(items.delivered), "node" if first is None else first.who, begin,
+        max(begin.low, won.low) if won else begin.low, one.within, one.generation, one.n, end, end_high, won, won_end,
+        gave_up, min(items.acked, default=None), max(items.ended, default=None), None,
     )  # fmt: skip
 
 
@@ -242,11 +244,15 @@ def _inside(a: Hold, b: Hold) -> bool:
 
 
 def _certain(a: Hold, b: Hold) -> bool:
-    """Say if they were. One that no client wrote of may have been given back through a node without a history."""
-    if a.story.run.lossy and not (a.times and b.times):
-        first = a if (a.begin.t <= b.begin.t if _same(a, b) else a.begin.high <= b.begin.high) else b
-        if not first.times:
-            return False
+    """Say if they were. The first may have been given back in a line that no file has, or through a node without a
+    history if no client wrote of it.
+    """
+    earlier = a.begin.t <= b.begin.t if _same(a, b) else a.begin.high <= b.begin.high
+    first, second = (a, b) if earlier else (b, a)
+    if a.story.run.lossy and not first.times:
+        return False
+    if not a.story.message.has_all(second.begin, first.by):
+        return False
     if _same(a, b):
         return _inside(a, b)
     return b.begin.high < a.end.low and a.begin.high < b.end.low

@@ -123,7 +123,7 @@ class Summary(NamedTuple):
         calls: run, topic and call of each call.
         lists: run, topic, partition, group and writer of each listing of dead letters.
         stores: run, topic, partition and writer of each place with stored messages.
-        producer_ids: run and producer id of published messages.
+        producer_ids: run, producer id and writer of published messages.
         into: run and topic of derived outputs.
         unread: lines that could not be read.
         files: the runs of each file, at most two.
@@ -134,7 +134,7 @@ class Summary(NamedTuple):
     calls: set[tuple[str, str, Call]]
     lists: set[tuple[str, str, int, str, str]]
     stores: set[tuple[str, str, int, str]]
-    producer_ids: set[tuple[str, str]]
+    producer_ids: set[tuple[str, str, str]]
     into: set[tuple[str, str]]
     unread: list[Unread]
     files: dict[str, set[str]]
@@ -385,8 +385,11 @@ class Lines:
         stored = rows[calls == 2]
         for space, writer in _pairs(stored["space"], stored["writer"]):
             stores.add((*spaces[space][:3], table.writers[writer].who))
-        made = np.unique(rows["space"][calls == 3]).tolist()
-        producer_ids = {(spaces[it].run, spaces[it].producer_id) for it in made}
+        made = rows[calls == 3]
+        producer_ids = {
+            (spaces[space].run, spaces[space].producer_id, table.writers[writer].who)
+            for space, writer in _pairs(made["space"], made["writer"])
+        }
         inputs = rows[rows["more"] > 0]
         into = {
             (spaces[space].run, output[0])

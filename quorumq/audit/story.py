@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from quorumq.audit.clocks import instants_of
 from quorumq.audit.context import DEAD, Context, Group, Location, Purge, Run
-from quorumq.audit.moment import Moment, maybe_by, seconds
+from quorumq.audit.moment import Moment, maybe_by, seconds, sure_by
 from quorumq.audit.replicas import ReplicaSet, Slots, counting
 from quorumq.audit.table import Call, Numbers, Table, by_block, spread
 from quorumq.core.values.names import begins_ms_of
@@ -185,12 +185,13 @@ class Message:
         seq: int,
         said: Sequence[Said],
         run: Run,
-        has_producer: bool,
+        producers: Sequence[str],
         moved: Sequence[Slots] = (),
+        reach: Mapping[str, Moment] = {},
     ) -> None:
         self.run, self.topic, self.partition, self.producer_id = name
-        self.moved = moved
-        self.seq, self.said, self.of_run, self.has_producer = seq, said, run, has_producer
+        self.moved, self.reach = moved, reach
+        self.seq, self.said, self.of_run, self.producers = seq, said, run, producers
         self.shared = [it for it in said if it.event.grp is None]
         publishes = [it for it in self.shared if it.event.kind == "publish"]
         asked = [it for it in publishes if it.event.outcome == "invoke"]
@@ -215,6 +216,13 @@ class Message:
         ]
         self.conflict = any(it.event.conflict and it.event.outcome == "fail" for it in publishes)
         self.copies = [(it.event.at, it.event.who) for it in self.shared if it.event.kind == "store"]
+
+    def has_all(self, until: Moment, *writers: str) -> bool:
+        """Return True if the files have all lines until then: of these writers, or of those with such a role."""
+        lasts = (
+            last for who, last in self.reach.items() if who in writers or who.partition(":")[0] in writers
+        )
+        return all(sure_by(until, last) for last in lasts)
 
     @property
     def id(self) -> str:

@@ -135,6 +135,11 @@ class Story:
     def drained(self, at: float) -> Story:
         return self.add("sim", "phase", at, phase="drained")
 
+    def again(self, who: str, at: float) -> Story:
+        """The writer goes on: so all that it wrote until then is in its file."""
+        settings = {"boot": self.boot[who]} if who in self.boot else {}
+        return self.add(who, "settings", at, history=1, clock="mono", settings=settings)
+
     def derive(self, at: float) -> Story:
         into = {"topic": "out", "partition": 0, "spans": [["~derived.1.1.1", 0, 1]]}
         where = {"topic": "t", "partition": 0, "group": "g", "spans": [["a.1.1.1", 0, 1]]}
@@ -323,9 +328,11 @@ def stories() -> list[Story]:
         .deliver("client:d", 8, 9, 2, "node:b"),
         apart("token-falls").publish().deliver(late, 1, 2, 9, "node:a").deliver("client:d", 8, 9, 2, "node:b"),
         Story("by-one-node", boot=two, ahead=far).publish().twice(5, 5.2, a),
-        Story("won-inside", boot=two, ahead=far).publish().deliver("client:c", 1, 5, 1, "node:a")
-        .add("node:a", "hold_won", 3, **held(2)),
-        won_twice("won-twice"),
+        *(Story(run, boot=two, ahead=far).publish().deliver("client:c", 1, 5, 1, "node:a")
+          .add("node:a", "hold_won", 3, **held(2)).again("client:c", at)
+          for run, at in (("won-inside", 8), ("won-inside-so-far", 1.5))),
+        won_twice("won-twice").again("node:a", 8),
+        won_twice("won-twice-so-far"),
         won_twice("won-twice-and-a-node-missing").add(
             "node:a", "settings", 4, history=1, clock="mono", settings={"nodes": ["a", "b", "c"], "boot": "m1"}),
         Story("won-in-turn", boot=one).publish().add("node:a", "hold_won", 1, **held(1), until=5)
@@ -359,7 +366,8 @@ def stories() -> list[Story]:
         .deliver("client:c", 1, 5, 1).ack("client:c", 2, 1),
         Story("neighbour-purged", boot=one).publish().register("node:a", 0, 0).purge(0.5, 1)
         .deliver("client:c", 1, 5, 1).ack("client:c", 2, 1),
-        Story("near", boot=one).publish().twice(5, 4.9),
+        Story("near", boot=one).publish().twice(5, 4.9).again("client:c", 6),
+        Story("near-so-far", boot=one).publish().twice(5, 4.9),
         Story("waiting", boot=one).publish(),
         Story("nobody").add("client:p", "settings", 0, history=1, clock="mono", settings={}),
         Story("no-producer", boot=one).deliver("client:c", 1, 5, 1).ack("client:c", 2, 1),

@@ -9,11 +9,12 @@ from __future__ import annotations
 import gc
 import gzip
 import json
+import random
 import zlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pytest
 from click.testing import CliRunner
@@ -251,8 +252,10 @@ def test_kept_promises_hold_and_those_without_an_occasion_are_not_checked(seen: 
         ("token-falls", "G3", "broken"),
         ("by-one-node", "G2", "holds"),
         ("won-inside", "G2", "broken"),
+        ("won-inside-so-far", "G2", "not decidable"),
         ("won-after", "G2", "holds"),
         ("won-twice", "G2", "broken"),
+        ("won-twice-so-far", "G2", "not decidable"),
         ("won-twice-and-a-node-missing", "G2", "not decidable"),
         ("won-in-turn", "G2", "holds"),
         ("won-again-redriven", "G2", "holds"),
@@ -264,6 +267,7 @@ def test_kept_promises_hold_and_those_without_an_occasion_are_not_checked(seen: 
         ("won-and-given-back", "G2", "holds"),
         ("no-nodes", "G2", "not decidable"),
         ("near", "G2", "broken"),
+        ("near-so-far", "G2", "not decidable"),
         ("without-slot", "G2", "broken"),
         ("slot-given-away-meanwhile", "G2", "holds"),
         ("slot-given-back", "G2", "holds"),
@@ -424,6 +428,65 @@ def test_a_message_missing_after_an_unfinished_run_is_not_decidable(seen: Seen) 
 
 def test_a_generation_that_a_node_lost_before_a_majority_had_it_asks_for_no_delivery(seen: Seen) -> None:
     assert seen.verdicts[("lost-rewind", "G1")]["verdict"] == "holds"
+
+
+ONE: Final = dict.fromkeys(("client:p", "client:c", "client:d"), "m1")
+
+
+def never_published() -> Story:
+    return Story("r", boot=ONE).publish().deliver("client:c", 5, 9, 1001)
+
+
+def inside() -> Story:
+    return Story("r", boot=ONE).publish().twice(5, 3)
+
+
+def never_redriven() -> Story:
+    return Story("r", boot=ONE).publish().deliver("client:c", 2, 5, 1, n=3)
+
+
+@pytest.mark.parametrize(
+    ("made", "guarantee", "who"),
+    [(never_published, "G5", "client:p"), (inside, "G2", "client:c"), (never_redriven, "G7", "client:p")],
+)
+def test_a_line_that_a_writer_may_not_have_written_yet_is_not_absent(
+    made: Callable[[], Story], guarantee: str, who: str, tmp_path: Path
+) -> None:
+    """A file of a process that goes on ends earlier than that of another one."""
+
+    def verdict(story: Story, *, drained: bool = False) -> str:
+        path = tmp_path / "r.jsonl"
+        path.write_text(text_of(story))
+        result, _ = audited([path], tmp_path / "empty", drained=drained)
+        return str(next(row["verdict"] for row in result.verdicts if row["guarantee"] == guarantee))
+
+    assert verdict(made()) == "not decidable"
+    assert verdict(made(), drained=True) == "broken"
+    assert verdict(made().again(who, 20)) == "broken"
+
+
+@pytest.mark.parametrize("seed", [1, 5])
+def test_good_runs_whose_files_end_at_different_moments_break_nothing(seed: int, tmp_path: Path) -> None:
+    for turn in range(3):
+        rng = random.Random(10 * seed + turn)
+        for name, reading in (("one", lambda of, at: at + 1e4), ("several", constant(seed))):
+            by = defaultdict(list)
+            for row in on_machines(name, good(seed, full=True), reading):
+                if name == "one" and row["kind"] == "settings":
+                    row["settings"] = {**row["settings"], "boot": "m"}
+                if row["who"] != "sim" or row["kind"] == "settings":
+                    by[row["who"]].append(row)
+            path = tmp_path / f"{name}-{turn}.jsonl"
+            with path.open("w") as file:
+                for mine in by.values():
+                    first, last = (pick(it["at"] for it in mine) for pick in (min, max))
+                    end = first + rng.uniform(0.4, 1) * (last - first)
+                    kept = (it for it in mine if it["kind"] == "settings" or it["at"] <= end)
+                    file.writelines(json.dumps(row) + "\n" for row in kept)
+            result, findings = audited([path], tmp_path / "empty")
+            broken = [it.text for it in findings if it.verdict == "broken"]
+            assert not broken, (name, turn)
+            assert any(row["checked"] for row in result.verdicts)
 
 
 def test_a_delivery_from_a_producer_without_a_history_is_not_thin_air(seen: Seen) -> None:
