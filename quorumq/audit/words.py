@@ -9,6 +9,12 @@ from quorumq.audit.findings import GUARANTEES
 from quorumq.core.values.printable import plural
 
 
+def titled(guarantee: str) -> str:
+    """Return a guarantee in words, which begin with its name."""
+    text = GUARANTEES[guarantee]
+    return text if text.startswith(guarantee) else f"{guarantee} {text}"
+
+
 def rows_of(summary: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Return the heads and rows of the table of guarantees; ``>`` in front of a head is for numbers."""
     counts = {
@@ -21,7 +27,7 @@ def rows_of(summary: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
         del counts["in runs"]
     rows = [
         [
-            f"{row['guarantee']} {GUARANTEES[row['guarantee']]}",
+            titled(row["guarantee"]),
             row["verdict"],
             *(f"{row[it]:,}" for it in counts.values()),
         ]

@@ -17,7 +17,6 @@ from rich.table import Table
 
 from quorumq.audit.audit import STRICT_CODE, Audit, audit, exit_code, summarised
 from quorumq.audit.files import check_not_empty
-from quorumq.audit.findings import GUARANTEES
 from quorumq.audit.words import lines_of, rows_of
 from quorumq.core.values.printable import plural
 
@@ -163,7 +162,7 @@ def command(
         check_not_empty(summary["lines"], summary["unread"], paths)
         summary = compared(summary, before, previous or "")
         (new / SUMMARY).local.write_text(json.dumps(summary, indent=1, default=float) + "\n")
-        (new / PAGE).local.write_text(page(summary, GUARANTEES), encoding="utf-8")
+        (new / PAGE).local.write_text(page(summary), encoding="utf-8")
     if as_json:
         click.echo(json.dumps(summary, default=float))
     else:

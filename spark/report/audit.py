@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from quorumq.audit.words import titled
 from quorumq.core.values.printable import plural
 
 from .. import COMMAND
@@ -81,11 +82,11 @@ SHORT: Final = 8
 """Most rows of a table that needs no filter."""
 
 
-def page(summary: Row, guarantees: Mapping[str, str]) -> str:
-    """Return the whole report from summary.json; each guarantee is a name, a colon and a sentence."""
-    title, top = conclusion(summary, guarantees)
-    parts = [head(summary), top, numbers(summary), promises(summary, guarantees)]
-    builders = (violations, undecided, remainder, clocks, latency, redeliveries, faults)
+def page(summary: Row) -> str:
+    """Return the whole report from summary.json."""
+    title, top = conclusion(summary)
+    parts = [head(summary), top]
+    builders = (numbers, promises, violations, undecided, remainder, clocks, latency, redeliveries, faults)
     parts += [part(summary) for part in builders]
     parts.append(tables_beside(TABLES))
     where = "what each word means: docs/audit.md · all rows: tables/, beside it"
@@ -111,7 +112,7 @@ def head(summary: Row) -> Html:
     return join(parts)
 
 
-def conclusion(summary: Row, guarantees: Mapping[str, str]) -> tuple[str, Html]:
+def conclusion(summary: Row) -> tuple[str, Html]:
     """Return the conclusion: a word or two for the title, and the box on top."""
     by = {
         verdict: [row["guarantee"] for row in summary["verdicts"] if row["verdict"] == verdict]
@@ -147,7 +148,7 @@ def conclusion(summary: Row, guarantees: Mapping[str, str]) -> tuple[str, Html]:
     def line(kind: Html, *said: Any) -> Html:
         return tag("li", join((kind, tag("span", join(said, " "))), " "))
 
-    names = {verdict: " · ".join(named(it, guarantees)[0] for it in mine) for verdict, mine in by.items()}
+    names = {verdict: " · ".join(titled(it).partition(":")[0] for it in mine) for verdict, mine in by.items()}
     lines = [line(label(verdict), said) for verdict, said in names.items() if said]
     if unread:
         which = tag("a", "Which", href="#unread")
@@ -178,9 +179,9 @@ def numbers(summary: Row) -> Html:
     return cards(figures)
 
 
-def promises(summary: Row, guarantees: Mapping[str, str]) -> Html:
+def promises(summary: Row) -> Html:
     def about(row: Row) -> Html:
-        called, promise = named(row["guarantee"], guarantees)
+        called, _, promise = titled(row["guarantee"]).partition(": ")
         said = [tag("b", called), tag("div", promise)]
         if row["verdict"] == "not checked":
             asked = NOTHING_TO_ASK[row["guarantee"]]
@@ -372,12 +373,6 @@ def listed(summary: Row, name: str, columns: Sequence[Column], *, empty: str) ->
 
 def label(verdict: str | None) -> Html:
     return EMPTY if verdict is None else tag("span", verdict, class_=f"tag {VERDICTS[verdict]}")
-
-
-def named(guarantee: str, guarantees: Mapping[str, str]) -> tuple[str, str]:
-    """Return the name of a guarantee and its promise: G1 durable; what was confirmed …"""
-    called, _, promise = guarantees[guarantee].partition(": ")
-    return (called if called.startswith(guarantee) else f"{guarantee} {called}"), promise
 
 
 def cut(summary: Row, name: str) -> int:

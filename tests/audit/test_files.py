@@ -8,6 +8,7 @@ from pathlib import Path
 from quorumq.audit.files import Cut
 from quorumq.audit.lines import Lines
 from quorumq.audit.table import Table, joined
+from quorumq.audit.words import titled
 
 
 def tables_of(seqs: range) -> Table:
@@ -71,3 +72,8 @@ def test_a_refused_line_names_nothing() -> None:
     table = lines.table()
     assert (len(lines), table.writers, table.spaces) == (0, [], [])
     assert len(lines.summary(table).unread) == 3
+
+
+def test_a_guarantee_is_named_once() -> None:
+    assert titled("G1").startswith("G1 durable: ")
+    assert titled("groups").startswith("groups as asked: ")

@@ -73,7 +73,7 @@ def test_a_run_is_compared_with_the_one_before() -> None:
     ]  # fmt: skip
     assert result["gone"] == [{"verdict": "not decidable", "guarantee": "G1", "cause": "before", "count": 20}]
     assert [row["was"] for row in result["verdicts"]] == ["broken", *["holds"] * (len(GUARANTEES) - 1)]
-    text = page(result, GUARANTEES)
+    text = page(result)
     assert all(
         it in text for it in ("compared with last", "Gone since the previous run: G1: before.", "ongoing")
     )
@@ -83,7 +83,7 @@ def test_a_run_is_compared_with_the_one_before() -> None:
 
 def shown(summary_: dict[str, Any]) -> tuple[str, str, str]:
     """Return the page's title, the level of the box on top, and the first sentence in that."""
-    text = page(summary_, GUARANTEES)
+    text = page(summary_)
     box = re.search(r'<div class="note (\w+) verdict"><b>(.*?)</b>', text)
     title = re.search(r"<title>(.*?) · Delivery audit</title>", text)
     assert box is not None
@@ -127,7 +127,7 @@ def test_green_is_only_where_every_guarantee_holds(guarantee: str, verdict: str)
 
 
 def test_each_verdict_names_its_guarantees_on_top() -> None:
-    text = page(summary("broken", "not decidable", "not checked", unread=1500), GUARANTEES)
+    text = page(summary("broken", "not decidable", "not checked", unread=1500))
     box = Elements(text[text.index('<div class="note') : text.index('<div class="cards">')]).text
     assert re.sub(r"\s+", " ", box).endswith(
         "broken G1 durable not decidable G2 exclusive not checked G3 final holds G4 live · G5 faithful · G6 idempotent "
@@ -139,8 +139,8 @@ def test_each_verdict_names_its_guarantees_on_top() -> None:
 def test_every_guarantee_says_what_was_looked_at_or_was_not_there() -> None:
     assert set(LOOKED_AT) == set(NOTHING_TO_ASK) == set(GUARANTEES)
     for looked, text in (
-        (False, page(summary(*["not checked"] * len(GUARANTEES)), GUARANTEES)),
-        (True, page(summary(), GUARANTEES)),
+        (False, page(summary(*["not checked"] * len(GUARANTEES)))),
+        (True, page(summary())),
     ):
         assert [asked in text for asked in NOTHING_TO_ASK.values()] == [not looked] * len(GUARANTEES)
     assert re.search(r"<span>1,234\s*<small", text)
@@ -148,27 +148,27 @@ def test_every_guarantee_says_what_was_looked_at_or_was_not_there() -> None:
 
 def test_cut_lists_show_the_number_of_further_rows() -> None:
     fields = summary("broken", word="word")
-    assert "more in" not in page(fields, GUARANTEES)
+    assert "more in" not in page(fields)
     fields["counts"].update(broken=1020, undecided=3, latency=60)
-    text = page(fields, GUARANTEES)
+    text = page(fields)
     assert "1,020 violations" in text
     assert "20 in all, and 1,000 more are in tables/violations" in text
     assert "20 of 20</span> · 1,000 more in the tables" in text
     assert "1 of 1</span> · 2 more in the tables" in text
     assert "of messages delivered more than once" not in text, "no total of what is only a part"
-    assert "of messages delivered more than once" in page(summary(word="word"), GUARANTEES)
+    assert "of messages delivered more than once" in page(summary(word="word"))
 
 
 def test_nothing_broken_is_said_with_what_could_not_be_checked() -> None:
-    assert "Nothing was found broken.<" in page(summary(), GUARANTEES)
+    assert "Nothing was found broken.<" in page(summary())
     for fields in (summary("not checked"), summary(unread=1), summary("not decidable")):
-        assert "Nothing was found broken in what could be checked." in page(fields, GUARANTEES)
+        assert "Nothing was found broken in what could be checked." in page(fields)
 
 
 def test_numbers_have_units_and_counts_their_number() -> None:
-    text = page(summary(word="word"), GUARANTEES)
+    text = page(summary(word="word"))
     assert "1 run ·" in text
-    assert "2 runs ·" in page(summary(runs=2), GUARANTEES)
+    assert "2 runs ·" in page(summary(runs=2))
     for cell in ('data-v="10.6477">10.6 s<', 'data-v="0.0123">12 ms<', 'data-v="70.25">1 min 10 s<',
                  'data-v="-0.5">-500 ms<', 'data-v="12.5">12.5000 s<', ">2026-11-22 01:52:25.2500<"):  # fmt: skip
         assert cell in text
@@ -186,19 +186,19 @@ def test_a_time_is_shown_as_evidence_has_it() -> None:
 
 
 def test_runs_are_told_apart_where_there_are_several() -> None:
-    assert "Runs broken" in page(summary("broken", runs=2), GUARANTEES)
-    assert "Runs broken" not in page(summary("broken"), GUARANTEES)
+    assert "Runs broken" in page(summary("broken", runs=2))
+    assert "Runs broken" not in page(summary("broken"))
 
 
 def test_unread_lines_are_shown_with_their_consequence() -> None:
-    text = page(summary(word="word", unread=4), GUARANTEES)
+    text = page(summary(word="word", unread=4))
     for said in ("proves nothing", "no guarantee holds", "every run"):
         assert said in text
 
 
 def test_whatever_a_history_says_stays_text() -> None:
-    harmless = Elements(page(summary("broken", word="word", unread=4), GUARANTEES))
-    hostile = Elements(page(summary("broken", word=HOSTILE, unread=4), GUARANTEES))
+    harmless = Elements(page(summary("broken", word="word", unread=4)))
+    hostile = Elements(page(summary("broken", word=HOSTILE, unread=4)))
     assert hostile.names == harmless.names
     assert not hostile.open
     assert [name for name, _ in hostile.attributes] == [name for name, _ in harmless.attributes]
@@ -207,7 +207,7 @@ def test_whatever_a_history_says_stays_text() -> None:
 
 
 def test_it_loads_nothing_and_its_links_lead_somewhere() -> None:
-    text = page(summary("broken", word="word", unread=4), GUARANTEES)
+    text = page(summary("broken", word="word", unread=4))
     elements = Elements(text)
     assert not {"img", "link", "iframe", "object", "embed", "base", "form"} & set(elements.names)
     ids = [value for name, value in elements.attributes if name == "id"]
@@ -222,14 +222,14 @@ def test_it_loads_nothing_and_its_links_lead_somewhere() -> None:
 def test_it_keeps_the_summary_as_it_was() -> None:
     fields = summary("broken", word="word")
     before = copy.deepcopy(fields)
-    page(fields, GUARANTEES)
+    page(fields)
     assert fields == before
 
 
 @needs_browser
 @pytest.mark.parametrize("width", [390, 1280])
 def test_a_browser_shows_it_and_runs_its_script_only(tmp_path: Path, width: int) -> None:
-    seen = browsed(page(summary("broken", word=HOSTILE, unread=4), GUARANTEES), 2, width, tmp_path)
+    seen = browsed(page(summary("broken", word=HOSTILE, unread=4)), 2, width, tmp_path)
     assert seen == {
         "title": "Broken · Delivery audit", "sorted": "What is the matter", "shown": "0 of 20", "images": 0, "plots": 0,
         "clipped": 0, "wide": seen["wide"],
