@@ -18,7 +18,7 @@ from rich.table import Table
 from quorumq.audit.audit import STRICT_CODE, Audit, audit, exit_code, summarised
 from quorumq.audit.files import check_not_empty
 from quorumq.audit.words import lines_of, rows_of
-from quorumq.core.values.printable import plural
+from quorumq.core.values.printable import plural, printable
 
 from ..folders import Folder, folders_of
 from ..histories import Histories, Parts, arrow_schema, read
@@ -113,7 +113,7 @@ def shown(console: Console, summary: Mapping[str, Any]) -> None:
         table.add_row(name, f"[{colours[verdict]}]{verdict}[/]", *counts)
     console.print(table)
     for line in lines_of(summary):
-        console.print(line, soft_wrap=True, markup=False)
+        console.print(printable(line), soft_wrap=True, markup=False)
     if summary["previous"]:
         new = sum(row["status"] == "new" for row in summary["causes"])
         line = f"since {summary['previous']['out']}: {plural(new, 'cause')} new, {len(summary['gone'])} gone"

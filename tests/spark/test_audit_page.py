@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import copy
+import io
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from quorumq.audit.findings import GUARANTEES
 from spark.jobs.audit import compared
+from spark.jobs.audit import shown as print_summary
 from spark.report.audit import CAUSES, LOOKED_AT, NOTHING_TO_ASK, VERDICTS, moment, page
 from tests.spark.pages import HOSTILE, SHOWN, Elements, browsed, needs_browser
 
@@ -79,6 +82,14 @@ def test_a_run_is_compared_with_the_one_before() -> None:
     )
     alone = compared(now, None, "")
     assert (alone["previous"], alone["gone"], alone["verdicts"][0]["was"]) == (None, None, None)
+
+
+def test_a_terminal_obeys_nothing_that_a_history_says() -> None:
+    text = io.StringIO()
+    said = {**summary("broken", word=HOSTILE, unread=4), "conclusion": HOSTILE}
+    print_summary(Console(file=text, width=200), said)
+    assert "pwned" in text.getvalue()
+    assert not {"\x00", "\x1b", "\u202e"} & set(text.getvalue())
 
 
 def shown(summary_: dict[str, Any]) -> tuple[str, str, str]:
