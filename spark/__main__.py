@@ -21,14 +21,8 @@ COMMANDS = {
         f"{__package__}.jobs.audit:command",
         "Check every guarantee against histories of what happened.",
     ),
-    "columns": (
-        f"{__package__}.columns:columns",
-        "Print the columns of the data source's tables.",
-    ),
-    "where": (
-        f"{__package__}.submit:where",
-        "Print the file to give to spark-submit.",
-    ),
+    "columns": (f"{__package__}.columns:columns", "Print the columns of the data source's tables."),
+    "where": (f"{__package__}.submit:where", "Print the file to give to spark-submit."),
 }
 """Per job: the place of the click command, and the line that `--help` shows."""
 

@@ -82,10 +82,7 @@ SMALL: Final = {
 
 
 def session(
-    name: str = "quorumq",
-    *,
-    master: str | None = None,
-    conf: Mapping[str, str] | None = None,
+    name: str = "quorumq", *, master: str | None = None, conf: Mapping[str, str] | None = None
 ) -> SparkSession:
     """Return a Spark session in which ``read.format("quorumq")`` works, or the one that is there already.
 

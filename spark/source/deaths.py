@@ -21,15 +21,7 @@ import pyarrow.compute as pc
 from quorumq.core.messages.records import SessionsClosed
 from quorumq.core.partition.closed import ClosedSessions
 from quorumq.core.values.names import begins_ms
-from quorumq.core.values.types import (
-    DERIVED,
-    NAMED,
-    BatchHeader,
-    Group,
-    Kind,
-    PartitionId,
-    ProducerId,
-)
+from quorumq.core.values.types import DERIVED, NAMED, BatchHeader, Group, Kind, PartitionId, ProducerId
 from quorumq.storage.records import TYPE_OF
 from quorumq.storage.scan import Frame
 from quorumq.wire.batch import Corrupt, Message, record_of

@@ -25,14 +25,7 @@ from quorumq.storage.records import (
     SegmentStart,
 )
 from quorumq.storage.scan import Bad, Frame, Gap
-from quorumq.storage.segment import (
-    FORMAT_VERSION,
-    MAGIC,
-    NEW_SUFFIX,
-    salt_of,
-    segment_name,
-    segment_number,
-)
+from quorumq.storage.segment import FORMAT_VERSION, MAGIC, NEW_SUFFIX, salt_of, segment_name, segment_number
 
 from .journals import (
     Decoded,

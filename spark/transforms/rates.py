@@ -12,17 +12,7 @@ from typing import Final
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from .deaths import (
-    DEFAULTS,
-    GROUP,
-    VERSIONS_MAX,
-    bucket,
-    cells,
-    ranked,
-    seconds_of,
-    shaped,
-    with_columns,
-)
+from .deaths import DEFAULTS, GROUP, VERSIONS_MAX, bucket, cells, ranked, seconds_of, shaped, with_columns
 
 COUNTS: Final = """
     topic STRING, `group` STRING, failure STRING, consumer_version STRING, from_at TIMESTAMP, deaths BIGINT"""
@@ -114,13 +104,7 @@ def bursts(rates: DataFrame, counts: DataFrame, seconds: int) -> DataFrame:
     return shaped(made, BURSTS)
 
 
-def deploys(
-    counts: DataFrame,
-    begin: datetime,
-    end: datetime,
-    seconds: int,
-    now: datetime,
-) -> DataFrame:
+def deploys(counts: DataFrame, begin: datetime, end: datetime, seconds: int, now: datetime) -> DataFrame:
     """Return deaths before and after each consumer version's first: COUNTS in, DEPLOYS out.
 
     The bucket of a version's first death, and those behind it, are compared with those in front of it: up to
