@@ -25,6 +25,8 @@ from itertools import islice
 from operator import attrgetter
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, cast
 
+import trio
+
 from quorumq.client import client as waiting
 from quorumq.client.base import message as delivered
 from quorumq.client.base.entry import by_with
@@ -43,6 +45,7 @@ from quorumq.client.produce import batches
 from quorumq.client.produce import producer as producing
 from quorumq.client.produce.bulk import outgoing_of
 from quorumq.client.produce.producer import ProducerOptions
+from quorumq.client.transport.nodes import CLOSED
 from quorumq.client.transport.nodes import Closed as Closed
 from quorumq.core.values.errors import UsageError
 from quorumq.core.values.types import Death, Stamp
@@ -118,6 +121,7 @@ class Message(Counterpart[delivered.Message]):
     letter: Death | None = _same("letter")
     receipt: SignedNamed = _same("receipt")
     is_live: bool = _same("is_live")
+    deadline: float = _same("deadline", "End of its certain hold, by the client's clock.")
     outcome: Outcome | None = _same("outcome", "What became of it, once settled.")
     failure: Exception | None = _same("failure", "Why the last attempt to settle it failed; None otherwise.")
 
@@ -132,6 +136,24 @@ class Message(Counterpart[delivered.Message]):
     reject = _blocking(delivered.Message.reject)
     dead_letter = _blocking(delivered.Message.dead_letter)
     extend = _blocking(delivered.Message.extend)
+
+
+class _Caller:
+    """Stands for a portal in a thread of a pool on trio or asyncio: calls run in the pool's own trio run."""
+
+    def __init__(self) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+
+    def call(self, function: Callable[..., Awaitable[T]], *args: object, **more: object) -> T:
+        try:
+            return trio.from_thread.run(partial(function, *args, **more), trio_token=self._token)
+        except trio.RunFinishedError:
+            raise Closed(CLOSED) from None
+
+
+def for_thread(message: delivered.Message) -> Message:
+    """Return a message as a plain handler gets it: it is settled without await. Call it in the pool's trio run."""
+    return Message(cast("Portal", _Caller()), message)
 
 
 def _delivered(
@@ -394,8 +416,8 @@ class Client(Counterpart[waiting.Client]):
         handler: Callable[[Any], Any] = task.handler
         context = copy_context()
 
-        def handled(one: delivered.Message) -> Any:
-            return context.copy().run(handler, Message(self.portal, one))
+        def handled(one: Any) -> Any:  # made by `for_thread`
+            return context.copy().run(handler, Message(self.portal, one.inner))
 
         return replace(task, handler=update_wrapper(handled, handler))
 

@@ -19,6 +19,7 @@ import trio
 import quorumq.client
 from quorumq.client import NotFound, Outcome, TooFewReplicas, TooLarge, UsageError, aio
 from quorumq.client.aio import Call, Client, Consumer, Message, Pending, Producer
+from quorumq.client.blocking import Message as PlainMessage
 from quorumq.client.consume.work import Task
 from quorumq.client.produce.bulk import NotAllStored
 from quorumq.client.transport.nodes import Closed
@@ -481,3 +482,28 @@ async def test_a_handler_that_does_not_fit_is_named_as_the_program_has_it(client
     await client.publish("jobs", b"x")
     with pytest.raises(UsageError, match=r"handler <function .*<locals>\.resize at .* does not fit"):
         await client.work("jobs", "g", resize, signals=False)
+
+
+@looped
+async def test_a_plain_handler_settles_its_message_without_await(client: Client) -> None:
+    """Its reject was a coroutine that no one awaited, and the message was acked."""
+    attempts: list[tuple[bytes, int]] = []
+
+    def handler(message: PlainMessage) -> None:
+        attempts.append((message.payload, message.attempt))
+        if message.payload == b"later" and message.attempt == 1:
+            message.reject(delay=0.01)
+        elif message.payload == b"never":
+            message.dead_letter(reason="no")
+        elif message.payload == b"done":
+            assert message.ack() is Outcome.ACKED
+
+    for payload in (b"later", b"never", b"done"):
+        await client.publish("jobs", payload)
+    working = asyncio.create_task(client.work("jobs", "g", handler, signals=False))
+    while len(attempts) < 4 or [peek async for peek in client.peek("jobs", "g", "held")]:
+        await asyncio.sleep(0.01)
+    await cancelled(working)
+    assert sorted(attempts) == [(b"done", 1), (b"later", 1), (b"later", 2), (b"never", 1)]
+    states = [peek.peeked.state async for peek in client.peek("jobs", "g", "all")]
+    assert sorted(states) == ["acked", "acked", "dead"]

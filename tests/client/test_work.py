@@ -35,6 +35,7 @@ from quorumq.core.messages import AckRequest, ExtendRequest, Failed, Fetch
 from tests.client.fake import connected, failing
 from tests.client.steps import in_a_thread, jobs, payloads, publish
 from tests.patience import PATIENCE_S
+from tests.virtual import in_real_time
 
 
 async def work_for(client: Client, seconds: float, handler: Callable[[Any], Any], **options: Any) -> Worked:
@@ -790,6 +791,24 @@ def working(
 
 def stop() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
+
+
+@in_real_time
+async def test_a_plain_handler_on_trio_settles_its_message_without_await() -> None:
+    async with jobs(1, backoff=[60.0]) as (_, client):
+        attempts: list[int] = []
+        stopping = threading.Event()
+
+        def handler(message: PlainMessage) -> None:
+            attempts.append(message.attempt)
+            if message.attempt == 1:
+                message.reject(delay=0.01)
+                assert message.outcome is Outcome.REQUEUED
+            else:
+                stopping.set()
+
+        assert (await client.work("jobs", "g", handler, stop=stopping)).done == 1
+        assert attempts == [1, 2]
 
 
 def test_plain_functions_run_in_threads_with_the_callers_context() -> None:

@@ -440,16 +440,18 @@ class Pool:
         self, task: Task, consumer: Consumer, limiter: trio.CapacityLimiter, message: Message, end: float
     ) -> None:
         """Run a plain function. Beyond its time it cannot be cancelled: its hold is left to run out meanwhile."""
+        from quorumq.client.blocking import for_thread  # it imports this module
 
         async def let_go() -> None:
             await trio.sleep_until(end)
             consumer.let_go(message)
 
         failure: Exception | None = None
+        given: Any = for_thread(message)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(let_go)
             try:
-                await trio.to_thread.run_sync(task.handler, message, limiter=limiter, abandon_on_cancel=True)
+                await trio.to_thread.run_sync(task.handler, given, limiter=limiter, abandon_on_cancel=True)
             except Exception as error:
                 failure = error
             nursery.cancel_scope.cancel()
