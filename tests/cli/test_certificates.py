@@ -187,3 +187,13 @@ def test_other_keys_are_set_in_every_file(tmp_path: Path) -> None:
         assert refused.exit_code in (64, 78)
         assert wrong.partition("=")[0] in refused.output
     assert not (tmp_path / "wrong").exists()
+
+
+def test_a_gateway_refuses_a_certificate_with_another_key_by_the_names_of_the_files(directory: Path) -> None:
+    """It said that it could not listen at its address, and named no file."""
+    pytest.importorskip("hypercorn", reason="the extra quorumq[gateway] is not installed")
+    for key in ("b.key", "clients.toml"):
+        files = ("--tls-cert", directory / "a.pem", "--tls-key", directory / key)
+        refused = run("gateway", "--listen", "127.0.0.1:0", *files)
+        assert refused.exit_code == 64
+        assert all(str(directory / name) in refused.output for name in ("a.pem", key))
