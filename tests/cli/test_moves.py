@@ -25,6 +25,7 @@ from quorumq.core.messages.effects import DiskFull
 from quorumq.core.values.errors import StorageFull, UsageError, error_from
 from quorumq.core.values.types import MemberState, ProducerId
 from tests.core.growing import GrowingCluster
+from tests.core.network import wipe
 
 
 class Calls:
@@ -141,6 +142,22 @@ async def test_a_move_that_cannot_be_made_now_is_made_later(capsys: pytest.Captu
     cluster.relink()
     assert await carry_out(calls, balanced, as_json=False) > 0  # type: ignore[arg-type]
     assert len(calls.moved) > before
+    assert balanced(await calls.metadata()) == []
+
+
+async def test_a_move_to_an_untrusted_node_says_so_and_is_made_later(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cluster = grown(("a", "m1"), ("b", "m2"), ("c", "m3"), partitions=4)
+    calls = Calls(cluster)
+    to = balanced(await calls.metadata())[0].to
+    cluster.drop = lambda sender, to_, message: isinstance(message, m.ResyncReply) and to_ == to
+    wipe(cluster, to, 1.0)
+    with trio.move_on_after(1.5):
+        await carry_out(calls, balanced, as_json=False)  # type: ignore[arg-type]
+    assert f"node '{to}' is not trusted yet" in capsys.readouterr().err
+    cluster.hear_all(4.0)
+    assert await carry_out(calls, balanced, as_json=False) > 0  # type: ignore[arg-type]
     assert balanced(await calls.metadata()) == []
 
 

@@ -286,6 +286,10 @@ class Peers:
             quarantine_s=message.quarantine_s, trusted=message.trusted, full=message.full
         )
 
+    def is_trusted(self, node: NodeId) -> bool:
+        """Return True if a peer is trusted, by its last heartbeat."""
+        return bool(self.reported.get(node, {}).get("trusted", True))
+
     def full(self, node: NodeId) -> str:
         """Return why a node takes no new messages, by its last heartbeat, and the remedy; "" if it takes them."""
         if node == self.state.me:

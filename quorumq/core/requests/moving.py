@@ -270,7 +270,7 @@ class GiveUpCoordinator(MoveCoordinator):
 
 
 def begin_move(context: Context, key: int, request: m.MovePartition) -> MoveCoordinator | m.ClientReply:
-    """Return the coordinator of a MOVE, or the answer if it is a dry run, or the new node is away.
+    """Return the coordinator of a MOVE, or the answer if it is a dry run, or the new node is away or not trusted.
 
     Raises:
         RequestRefused: it cannot be.
@@ -289,6 +289,13 @@ def begin_move(context: Context, key: int, request: m.MovePartition) -> MoveCoor
         detail = (
             f"node {request.to!r} cannot be reached from {state.me}, and a replica that moves there would be away: "
             "start it, then try again"
+        )
+        return m.Failed(Code.TOO_FEW_REPLICAS, detail, len(members))
+    if request.to not in members and not context.peers.is_trusted(request.to):
+        # The slot would not vote, and no later MOVE of the partition could be made.
+        detail = (
+            f"node {request.to!r} is not trusted yet, and a replica that moves there would not vote: try again once "
+            "`quorumq status` shows that it is, or move the partition to another node"
         )
         return m.Failed(Code.TOO_FEW_REPLICAS, detail, len(members))
     has_payload = request.to in members or is_source(topic, request.partition, request.to)
