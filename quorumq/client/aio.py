@@ -238,7 +238,7 @@ class Bridge(Portal):
         Either kind sees the context variables of this method's caller, and changes only its own copy.
         """
         task.check()
-        context, inner = copy_context(), task.handler
+        context, inner = copy_context(), cast("Any", task.handler)
         if not task.is_async:
             return replace(
                 task, handler=update_wrapper(lambda message: context.copy().run(inner, message), inner)

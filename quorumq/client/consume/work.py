@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, cast
 
 import trio
 
@@ -26,6 +26,7 @@ from quorumq.client.consume.settling import ACKS
 from quorumq.core.values.errors import Busy, QuorumqError, TooFewReplicas, Transient, Unauthorized, UsageError
 
 if TYPE_CHECKING:
+    from quorumq.client.blocking import Message as PlainMessage
     from quorumq.client.consume.fuse import Fuse
 
 GRACE_S: Final = 10.0
@@ -59,7 +60,8 @@ CALLERS: Final = ("quorumq.client.", "trio.", "outcome.", "asyncio.")
 
 log = logging.getLogger("quorumq.client")
 
-Handler = Callable[[Message], Any]
+Handler = Callable[[Message], Any] | Callable[["PlainMessage"], Any]
+"""An ``async def``, or a plain function, whose message is that of the client for threads."""
 
 
 class Unfit(UsageError):
@@ -388,7 +390,7 @@ class Pool:
                 await self._in_thread(task, consumer, limiter, message, end)
                 late = trio.current_time() >= end
             elif task.seconds is None:
-                await task.handler(message)
+                await cast("Any", task.handler)(message)
                 late = False
             else:
                 late = await self._cancelled_at(task, consumer, message, end)
@@ -426,7 +428,7 @@ class Pool:
             nursery.start_soon(let_go)
             with trio.move_on_at(end) as scope:
                 try:
-                    await task.handler(message)
+                    await cast("Any", task.handler)(message)
                 except trio.Cancelled:
                     raise
                 except BaseException as error:
@@ -447,11 +449,12 @@ class Pool:
             consumer.let_go(message)
 
         failure: Exception | None = None
-        given: Any = for_thread(message)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(let_go)
             try:
-                await trio.to_thread.run_sync(task.handler, given, limiter=limiter, abandon_on_cancel=True)
+                await trio.to_thread.run_sync(
+                    cast("Any", task.handler), for_thread(message), limiter=limiter, abandon_on_cancel=True
+                )
             except Exception as error:
                 failure = error
             nursery.cancel_scope.cancel()
