@@ -16,22 +16,20 @@ with connect(["127.0.0.1:7401", "127.0.0.1:7402"]) as client:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import replace
 from functools import partial, update_wrapper
 from itertools import islice
-from operator import attrgetter
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, cast
-
-import trio
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, cast
 
 from quorumq.client import client as waiting
 from quorumq.client.base import message as delivered
+from quorumq.client.base.counterparts import Counterpart, blocking
+from quorumq.client.base.counterparts import Message as Message
 from quorumq.client.base.entry import by_with
-from quorumq.client.base.hints import hinted
-from quorumq.client.base.message import MessageId, Outcome, Settleable, ids_of
+from quorumq.client.base.message import MessageId, Settleable, ids_of
 from quorumq.client.base.options import NewMessage as NewMessage
 from quorumq.client.base.options import Options, Outgoing, refuse
 from quorumq.client.base.times import Duration
@@ -45,37 +43,14 @@ from quorumq.client.produce import batches
 from quorumq.client.produce import producer as producing
 from quorumq.client.produce.bulk import outgoing_of
 from quorumq.client.produce.producer import ProducerOptions
-from quorumq.client.transport.nodes import CLOSED
 from quorumq.client.transport.nodes import Closed as Closed
 from quorumq.core.values.errors import UsageError
-from quorumq.core.values.types import Death, Stamp
-from quorumq.wire.batch import HeaderValue
 from quorumq.wire.values import SignedNamed
 
 P = ParamSpec("P")
 T = TypeVar("T")
 Inner = TypeVar("Inner")
 Served = TypeVar("Served", consuming.Consumer, producing.Producer)
-
-
-def _blocking(method: Callable[Concatenate[Any, P], Awaitable[T]]) -> Callable[Concatenate[Any, P], T]:
-    """Return a method of an async class as one of its counterpart here."""
-
-    def called(self: Any, /, *args: P.args, **more: P.kwargs) -> T:
-        return cast("T", self.portal.call(method, self.inner, *args, **more))
-
-    return update_wrapper(called, method)
-
-
-@hinted
-class Counterpart(Generic[Inner]):
-    """Blocking counterpart of ``inner``, an object of `quorumq.client` whose calls run in ``portal``."""
-
-    __slots__ = ("inner", "portal")
-
-    def __init__(self, portal: Portal, inner: Inner) -> None:
-        self.portal = portal
-        self.inner = inner
 
 
 class Entered(Counterpart[Served]):
@@ -93,67 +68,6 @@ class Entered(Counterpart[Served]):
     def __exit__(self, *exc_info: object) -> None:
         with suppress(Closed):  # a caller that waited has received it; else no caller did
             self.portal.call(self.inner.__aexit__, *exc_info)
-
-
-def _same(name: str, doc: str = "") -> Any:
-    """Return an attribute of the async message as a property; ``doc`` if that has no docstring of its own."""
-    doc = doc or getattr(delivered.Message, name).__doc__
-    return property(attrgetter(f"inner.{name}"), doc=doc)
-
-
-class Message(Counterpart[delivered.Message]):
-    """One delivered message: as `quorumq.client.Message`, settled without await."""
-
-    __slots__ = ()
-
-    payload: bytes = _same("payload", "The bytes that were published.")
-    key: bytes | None = _same("key", "The key it was published with, or None.")
-    headers: Mapping[str, HeaderValue] = _same("headers", "Its headers; do not change them.")
-    id: MessageId = _same("id")
-    topic: str = _same("topic")
-    group: str = _same("group")
-    partition: int = _same("partition")
-    attempt: int = _same("attempt")
-    interruptions: int = _same("interruptions")
-    suspect: bool = _same("suspect")
-    fencing_token: Stamp = _same("fencing_token")
-    published_ms: int = _same("published_ms")
-    letter: Death | None = _same("letter")
-    receipt: SignedNamed = _same("receipt")
-    is_live: bool = _same("is_live")
-    deadline: float = _same("deadline", "End of its certain hold, by the client's clock.")
-    outcome: Outcome | None = _same("outcome", "What became of it, once settled.")
-    failure: Exception | None = _same("failure", "Why the last attempt to settle it failed; None otherwise.")
-
-    def json(self) -> Any:
-        """Return the payload, read as JSON. As `quorumq.client.Message.json`."""
-        return self.inner.json()
-
-    def __repr__(self) -> str:
-        return repr(self.inner)
-
-    ack = _blocking(delivered.Message.ack)
-    reject = _blocking(delivered.Message.reject)
-    dead_letter = _blocking(delivered.Message.dead_letter)
-    extend = _blocking(delivered.Message.extend)
-
-
-class _Caller:
-    """Stands for a portal in a thread of a pool on trio or asyncio: calls run in the pool's own trio run."""
-
-    def __init__(self) -> None:
-        self._token = trio.lowlevel.current_trio_token()
-
-    def call(self, function: Callable[..., Awaitable[T]], *args: object, **more: object) -> T:
-        try:
-            return trio.from_thread.run(partial(function, *args, **more), trio_token=self._token)
-        except trio.RunFinishedError:
-            raise Closed(CLOSED) from None
-
-
-def for_thread(message: delivered.Message) -> Message:
-    """Return a message as a plain handler gets it: it is settled without await. Call it in the pool's trio run."""
-    return Message(cast("Portal", _Caller()), message)
 
 
 def _delivered(
@@ -192,7 +106,7 @@ class Pending(Counterpart[batches.Pending]):
         """Return True if `wait` would return or raise at once."""
         return self.inner.done
 
-    wait = _blocking(batches.Pending.wait)
+    wait = blocking(batches.Pending.wait)
 
 
 class Producer(Entered[producing.Producer]):
@@ -202,9 +116,9 @@ class Producer(Entered[producing.Producer]):
         """Begin, until `close`: for programs whose start and stop are two calls. Else use ``with``."""
         self.__enter__()
 
-    flush = _blocking(producing.Producer.flush)
-    close = _blocking(producing.Producer.aclose)
-    publish = _blocking(producing.Producer.publish)
+    flush = blocking(producing.Producer.flush)
+    close = blocking(producing.Producer.aclose)
+    publish = blocking(producing.Producer.publish)
 
     @like(producing.Producer.send)
     def send(self, payload: bytes | None = None, **options: Unpack[Options]) -> Pending:
@@ -236,6 +150,8 @@ class Consumer(Entered[consuming.Consumer]):
     Several threads may iterate one: each message goes to one of them.
     """
 
+    portal: Portal
+
     def open(self) -> None:
         """Begin to fetch, until `close`: for programs whose start and stop are two calls. Else use ``with``."""
         self.__enter__()
@@ -244,7 +160,7 @@ class Consumer(Entered[consuming.Consumer]):
         """End: nothing more is handed over, and the rest is given back. Takes at most a second."""
         self.__exit__()
 
-    drain = _blocking(consuming.Consumer.drain)
+    drain = blocking(consuming.Consumer.drain)
     ack = _settling(consuming.Consumer.ack)
 
     def __iter__(self) -> Iterator[Message]:
@@ -310,6 +226,8 @@ def _listing(
 class Client(Counterpart[waiting.Client]):
     """A connected client: as `quorumq.client.Client`. Any number of threads may use it."""
 
+    portal: Portal
+
     @classmethod
     def open(cls, addresses: str | Sequence[str] | None = None, **options: Any) -> Client:
         """Connect until `close`, like `quorumq.client.Client.open`. Without `close` nothing is flushed at the end."""
@@ -324,39 +242,39 @@ class Client(Counterpart[waiting.Client]):
         finally:
             self.portal.close()
 
-    create_topic = _blocking(waiting.Client.create_topic)
-    alter_topic = _blocking(waiting.Client.alter_topic)
-    delete_topic = _blocking(waiting.Client.delete_topic)
-    move_partition = _blocking(waiting.Client.move_partition)
-    give_up_source = _blocking(waiting.Client.give_up_source)
-    add_node = _blocking(waiting.Client.add_node)
-    drain_node = _blocking(waiting.Client.drain_node)
-    move_voter = _blocking(waiting.Client.move_voter)
-    raise_voters = _blocking(waiting.Client.raise_voters)
-    remove_node = _blocking(waiting.Client.remove_node)
-    topic = _blocking(waiting.Client.topic)
-    labels = _blocking(waiting.Client.labels)
-    set_labels = _blocking(waiting.Client.set_labels)
-    create_group = _blocking(waiting.Client.create_group)
-    rewind = _blocking(waiting.Client.rewind)
-    pause_group = _blocking(waiting.Client.pause_group)
-    resume_group = _blocking(waiting.Client.resume_group)
-    limit_group = _blocking(waiting.Client.limit_group)
-    delete_group = _blocking(waiting.Client.delete_group)
-    backlog = _blocking(waiting.Client.backlog)
-    backlogs = _blocking(waiting.Client.backlogs)
-    count_dead_letters = _blocking(waiting.Client.count_dead_letters)
-    count_rewind = _blocking(waiting.Client.count_rewind)
-    search = _blocking(waiting.Client.search)
-    show = _blocking(waiting.Client.show)
-    purge = _blocking(waiting.Client.purge)
-    metadata = _blocking(waiting.Client.metadata)
-    status = _blocking(waiting.Client.status)
+    create_topic = blocking(waiting.Client.create_topic)
+    alter_topic = blocking(waiting.Client.alter_topic)
+    delete_topic = blocking(waiting.Client.delete_topic)
+    move_partition = blocking(waiting.Client.move_partition)
+    give_up_source = blocking(waiting.Client.give_up_source)
+    add_node = blocking(waiting.Client.add_node)
+    drain_node = blocking(waiting.Client.drain_node)
+    move_voter = blocking(waiting.Client.move_voter)
+    raise_voters = blocking(waiting.Client.raise_voters)
+    remove_node = blocking(waiting.Client.remove_node)
+    topic = blocking(waiting.Client.topic)
+    labels = blocking(waiting.Client.labels)
+    set_labels = blocking(waiting.Client.set_labels)
+    create_group = blocking(waiting.Client.create_group)
+    rewind = blocking(waiting.Client.rewind)
+    pause_group = blocking(waiting.Client.pause_group)
+    resume_group = blocking(waiting.Client.resume_group)
+    limit_group = blocking(waiting.Client.limit_group)
+    delete_group = blocking(waiting.Client.delete_group)
+    backlog = blocking(waiting.Client.backlog)
+    backlogs = blocking(waiting.Client.backlogs)
+    count_dead_letters = blocking(waiting.Client.count_dead_letters)
+    count_rewind = blocking(waiting.Client.count_rewind)
+    search = blocking(waiting.Client.search)
+    show = blocking(waiting.Client.show)
+    purge = blocking(waiting.Client.purge)
+    metadata = blocking(waiting.Client.metadata)
+    status = blocking(waiting.Client.status)
     ack = _settling(waiting.Client.ack)
     reject = _settling(waiting.Client.reject)
     dead_letter = _settling(waiting.Client.dead_letter)
     extend = _settling(waiting.Client.extend)
-    publish = _blocking(waiting.Client.publish)
+    publish = blocking(waiting.Client.publish)
     fetch = _fetching(waiting.Client.fetch)
     fetch_any = _fetching(waiting.Client.fetch_any)
     peek = _listing(waiting.Client.peek)

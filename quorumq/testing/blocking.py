@@ -9,7 +9,8 @@ from typing import Any, cast
 import trio
 from trio.testing import active_thread_count
 
-from quorumq.client.blocking import Client, Counterpart, Message, _blocking
+from quorumq.client.base.counterparts import Counterpart, blocking
+from quorumq.client.blocking import Client, Message
 from quorumq.client.consume.work import Task, Worked
 from quorumq.client.portal import Portal, like
 from quorumq.client.transport.nodes import Closed
@@ -32,6 +33,8 @@ class StillPortal(Portal):
 
 class Cluster(Counterpart[testing.Cluster]):
     """A cluster of nodes "a", "b", "c" …, and a client of it: as `quorumq.testing.Cluster`."""
+
+    portal: Portal
 
     def __init__(self, inner: testing.Cluster, *, real_time: bool) -> None:
         super().__init__(Portal() if real_time else StillPortal(), inner)
@@ -75,11 +78,11 @@ class Cluster(Counterpart[testing.Cluster]):
         task = self.client._plain(Task(topic, group, cast("Any", handler), **options))
         return self.portal.call(testing.work_off, self.client.inner, [task])
 
-    kill = _blocking(testing.Cluster.kill)
-    stop = _blocking(testing.Cluster.stop)
-    start = _blocking(testing.Cluster.start)
-    cut = _blocking(testing.Cluster.cut)
-    mend = _blocking(testing.Cluster.mend)
+    kill = blocking(testing.Cluster.kill)
+    stop = blocking(testing.Cluster.stop)
+    start = blocking(testing.Cluster.start)
+    cut = blocking(testing.Cluster.cut)
+    mend = blocking(testing.Cluster.mend)
 
     def sleep(self, seconds: float) -> None:
         """Let virtual time pass, and all that happens in it."""

@@ -26,7 +26,7 @@ from quorumq.client.consume.settling import ACKS
 from quorumq.core.values.errors import Busy, QuorumqError, TooFewReplicas, Transient, Unauthorized, UsageError
 
 if TYPE_CHECKING:
-    from quorumq.client.blocking import Message as PlainMessage
+    from quorumq.client.base.counterparts import Message as PlainMessage
     from quorumq.client.consume.fuse import Fuse
 
 GRACE_S: Final = 10.0
@@ -442,7 +442,7 @@ class Pool:
         self, task: Task, consumer: Consumer, limiter: trio.CapacityLimiter, message: Message, end: float
     ) -> None:
         """Run a plain function. Beyond its time it cannot be cancelled: its hold is left to run out meanwhile."""
-        from quorumq.client.blocking import for_thread  # it imports this module
+        from quorumq.client.base.counterparts import for_thread  # not imported by programs that only publish
 
         async def let_go() -> None:
             await trio.sleep_until(end)
