@@ -12,9 +12,9 @@ from quorumq.core.partition import fate
 from quorumq.core.partition.attempts import Attempts
 from quorumq.core.partition.fate import Delay
 from quorumq.core.requests import purge
-from quorumq.core.values.types import Kind, Record, Span, Stamp
+from quorumq.core.values.types import Kind, Latest, Record, Span, Stamp
 from tests.core.cluster import Cluster
-from tests.core.network import deaf_to_registers
+from tests.core.network import deaf_to_registers, wipe
 from tests.core.steps import (
     DEATH,
     check_failed,
@@ -50,6 +50,18 @@ def test_a_group_from_latest_gets_what_comes_after_its_creation() -> None:
     for node in "abc":
         assert peek(cluster, node=node) == [(0, 10, "skipped"), (10, 15, "ready")]
     assert spans(cluster.ask("c", fetch())) == [(10, 15)]
+
+
+def test_a_fetch_is_no_ok_if_too_few_nodes_are_trusted_to_begin_its_group() -> None:
+    """It was answered with nothing, at once: what was published after that was skipped."""
+    cluster = with_messages(4)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.ReplicaListReply | m.ResyncReply)
+    cluster.submit("a", fetch()._replace(start="latest"))
+    cluster.advance(0.1)
+    assert {group.latest for group in cluster.nodes["c"].catalogue.groups.values()} == {Latest.SKIPPING}
+    wipe(cluster, "ab", 1.0)
+    for wait in (0.0, 0.5):
+        check_failed(cluster.ask("c", fetch(wait=wait)._replace(start="latest"), 1.0), "too-few-replicas")
 
 
 def test_a_fetch_from_latest_does_not_rewind_a_group_that_this_node_does_not_know() -> None:

@@ -482,6 +482,9 @@ class FetchCoordinator(GroupReader):
         if not slices and self.unanswered:
             detail = f"no majority of the replicas answered {context.state.me} in time: ask another node"
             return self.fail(context, Code.TOO_FEW_REPLICAS, detail, 2, 1)
+        if not slices and self.is_unbegun(context):
+            detail = f"group {self.request.group!r} has not begun, and too few replicas are trusted: ask another node"
+            return self.fail(context, Code.TOO_FEW_REPLICAS, detail, 2, 1)
         if not slices and self.blocked:
             detail = (
                 "messages wait, and a majority of their replicas is in quarantine after a start: it ends within "

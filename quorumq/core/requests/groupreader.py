@@ -10,7 +10,7 @@ from quorumq.core.requests.registration import register
 from quorumq.core.values import limits
 from quorumq.core.values.deadnames import DEAD_SUFFIX
 from quorumq.core.values.errors import Code
-from quorumq.core.values.types import Now, PartitionId, Topic
+from quorumq.core.values.types import Latest, Now, PartitionId, Topic
 
 
 class GroupReader(Coordinator):
@@ -86,6 +86,14 @@ class GroupReader(Coordinator):
         """Return the partitions in which no majority of the replica set is known to have the group's register."""
         registered, name = context.catalogue.registered_groups, self.register_name
         return [partition for partition in self.partitions if (partition, name) not in registered]
+
+    def is_unbegun(self, context: Context) -> bool:
+        """Return True if an empty answer would say too much: its group may not be made, or begun, in some partition."""
+        groups = [
+            context.catalogue.group(it.topic, self.register_name)
+            for it in self.unregistered_partitions(context)
+        ]
+        return self.unregistered and any(it is None or it.latest == Latest.SKIPPING for it in groups)
 
     def register(self, context: Context, new: list[PartitionId], now: Now) -> list[Effect]:
         """Have the group registered in these partitions, in a limited number of topics at a time (`on_registered`)."""
