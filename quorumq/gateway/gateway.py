@@ -79,9 +79,8 @@ async def running(settings: Settings, connecting: Connecting | None = None) -> A
     shares = Shares()
 
     def client_of(user: User) -> AbstractAsyncContextManager[Client]:
-        shares.pay(
-            user if user.name else None
-        )  # tasks of its connections; those of an open gateway are for all
+        # Tasks of its connections to nodes work for the user; those of an open gateway work for all.
+        shares.pay(user if user.name else None)
         return connect_for(settings, user) if connecting is None else connecting(user)
 
     async with trio.open_nursery() as nursery:

@@ -266,6 +266,63 @@ def test_requests_wait_in_line_and_end_with_their_tasks(
     processor.run(test)
 
 
+def test_a_user_rests_for_none_that_rests_or_waits_for_its_own_requests(processor: Processor) -> None:
+    async def test() -> None:
+        it = Shares()
+        shop, rival = it.of(SHOP), it.of(RIVAL)
+        it.ahead(shop)
+        it.ahead(rival)
+        rival.used += 1.0
+        assert it.ahead(rival) > 0.9
+        async with shop.line:
+            assert it.ahead(rival) == 0
+        async with shop.begins:
+            assert it.ahead(rival) > 0.9, "its requests under way may work"
+            await trio.sleep(0.01)
+            assert it.ahead(rival) == 0
+
+    processor.run(test)
+
+
+def test_a_user_alone_begins_requests_that_cost_a_bounded_time(processor: Processor) -> None:
+    """Another user that comes has to wait for them."""
+
+    async def test() -> None:
+        it = Shares()
+        share = it.of(RIVAL)
+        share.cost = 0.005
+        async with trio.open_nursery() as nursery:
+
+            async def forever() -> None:
+                async with it.request(HERE, RIVAL):
+                    await trio.sleep_forever()
+
+            for _ in range(20):
+                nursery.start_soon(forever)
+            for _ in range(20):
+                await trio.lowlevel.checkpoint()
+            assert len(share.starts) == 5
+            await trio.sleep(1.0)
+            assert not share.begins.locked(), "requests that wait for nodes hold back no other one for long"
+            nursery.cancel_scope.cancel()
+
+    processor.run(test)
+
+
+def test_a_batch_goes_on_if_its_client_leaves(processor: Processor) -> None:
+    async def test() -> None:
+        it = Shares()
+        it.pay(RIVAL)
+        processor.work(2 * LONG_S)
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await pace(PACE_ITEMS - 1)
+            with pytest.raises(trio.Cancelled):
+                await turn()
+
+    processor.run(test)
+
+
 def test_no_part_of_a_body_is_read_while_its_user_is_ahead(processor: Processor) -> None:
     async def test() -> None:
         it = Shares()
