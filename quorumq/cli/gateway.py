@@ -82,13 +82,15 @@ def gateway(nodes: tuple[str, ...], as_json: bool, **options: Any) -> None:
             f"the gateway needs {error.name}, which is not installed: pip install 'quorumq[gateway]'"
         ) from None
     from quorumq.wire.hello import own_token
-    from quorumq.wire.tls import own_ca, server_context
+    from quorumq.wire.tls import client_context, own_ca, server_context
 
     files = {name: str(options[name] or "") for name in ("clients_file", "keys_file", "tls_cert", "tls_key")}
     settings = Settings(nodes=nodes, token=own_token(), tls_ca=own_ca(), **{**options, **files})
     settings.check()
     if settings.tls_cert:
         server_context(settings.tls_cert, settings.tls_key, "")  # refused here, by the names of the files
+    if settings.tls_ca:
+        client_context(settings.tls_ca)  # else each request would be refused, as if it were at fault
 
     def started(url: str) -> None:
         fields = {

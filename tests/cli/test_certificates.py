@@ -197,3 +197,14 @@ def test_a_gateway_refuses_a_certificate_with_another_key_by_the_names_of_the_fi
         refused = run("gateway", "--listen", "127.0.0.1:0", *files)
         assert refused.exit_code == 64
         assert all(str(directory / name) in refused.output for name in ("a.pem", key))
+
+
+def test_a_gateway_does_not_start_without_the_authorities_of_its_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It started, and answered each request by 400 with a path of its machine."""
+    pytest.importorskip("hypercorn", reason="the extra quorumq[gateway] is not installed")
+    monkeypatch.setenv("QUORUMQ_TLS_CA", str(tmp_path / "none.pem"))
+    refused = run("gateway", "--listen", "127.0.0.1:0")
+    assert refused.exit_code == 64
+    assert "none.pem" in refused.output
