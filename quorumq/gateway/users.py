@@ -98,6 +98,8 @@ class UserClients:
                 try:
                     await self._nursery.start(self._keep, user, slot)
                 except QuorumqError as error:
+                    if str(error) != str(slot.failure):
+                        log.warning("no connection for %r: %s", user.name, error)
                     slot.failure = error
                     slot.failures += 1
                     raise
