@@ -374,3 +374,40 @@ def test_a_message_published_alone_takes_little_memory_while_it_waits() -> None:
         "the replica's own, and that of the newest batches"
     )
     assert len({id(header.spans[0].producer_id) for header in headers}) == 1
+
+
+def upkeep(sessions: int, groups: int) -> int:
+    """Calls of two rounds of upkeep on all three nodes, after ``groups`` began behind the messages of ``sessions``."""
+    cluster = filled(sessions)
+    for number in range(groups):
+        assert isinstance(answered(cluster, "a", m.SetGroup("jobs", f"x{number}", "latest")), m.GroupReply)
+    cluster.advance(10.0)
+    return calls(lambda: cluster.advance(4.0))
+
+
+def test_upkeep_does_not_grow_with_what_groups_keep_of_sessions() -> None:
+    assert upkeep(LARGE, 8) <= SLACK * upkeep(SMALL, 8)
+
+
+def lone_reader(given_back: int, *, released_at_once: bool) -> int:
+    """Calls of a FETCH of one message, after ``given_back`` deliveries of one message each were given back."""
+    cluster = Cluster(checks=False, **QUIET)
+    topic, producer_id = opened(cluster)
+    cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 0, [b"x"] * (given_back + 10))))
+    held: list[tuple[str, tuple[m.ReceiptPart, ...]]] = []
+    for number in range(given_back):
+        node = "abc"[number % 3]
+        held.append((node, receipts(cluster.ask(node, fetch(most=1)))))
+        if released_at_once:
+            cluster.ask(node, m.ReleaseRequest(held.pop()[1]))
+    for node, got in held:
+        cluster.ask(node, m.ReleaseRequest(got))
+    cluster.advance(3.0)
+    receipts(cluster.ask("a", fetch(most=1)))
+    return calls(lambda: receipts(cluster.ask("a", fetch(most=1))))
+
+
+@pytest.mark.parametrize("released_at_once", [True, False])
+def test_a_fetch_costs_the_same_after_many_deliveries_were_given_back(released_at_once: bool) -> None:
+    few, many = (lone_reader(given_back, released_at_once=released_at_once) for given_back in (10, 300))
+    assert many <= SLACK * few
