@@ -298,14 +298,18 @@ def lower_token(it: Delivery) -> Proof | None:
     return Proof(text, sure(it.here, it.lower.at))
 
 
+def _has_publishes(it: Delivery) -> bool:
+    """Return True if the files have all lines of its publishers until then: any client may publish under a name."""
+    message = it.story.message
+    who = ("client",) if message.producer_id.startswith("~") else message.producers
+    return message.has_all(it.here, *who)
+
+
 @CHECKS.of("G5", "delivered and never published")
 def from_nowhere(it: Delivery) -> Proof | None:
     if not it.is_delivery or it.story.message.published:
         return None
-    message = it.story.message
-    # A name that no session gave may be published by any client.
-    who = ("client",) if message.producer_id.startswith("~") else message.producers
-    sure_ = not it.story.run.lossy and bool(message.producers) and message.has_all(it.here, *who)
+    sure_ = not it.story.run.lossy and bool(it.story.message.producers) and _has_publishes(it)
     return Proof(f"delivered at {seconds(it.here.t)} and never published", sure_)
 
 
@@ -313,7 +317,7 @@ def from_nowhere(it: Delivery) -> Proof | None:
 def before_publish(it: Delivery) -> Proof | None:
     if not it.is_delivery or it.published is not None or not it.story.message.tries:
         return None
-    return Proof(f"delivered at {seconds(it.here.t)}, before it was published")
+    return Proof(f"delivered at {seconds(it.here.t)}, before it was published", _has_publishes(it))
 
 
 @CHECKS.of("G5", "delivered with other bytes than published")
