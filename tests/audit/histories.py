@@ -194,8 +194,8 @@ def lost(rows: list[Row]) -> list[Row] | None:
 
 
 def _covers(row: Row, span: list[object], group: str) -> bool:
-    """Return True if a line about this group is about this message among others."""
-    if row.get("group") != group or row["kind"] not in ("deliver", "list"):
+    """Return True if a line about this group says of this message, among others, that a client may have got it."""
+    if row.get("group") != group or row["kind"] not in ("deliver", "hold_won", "list"):
         return False
     return any(
         producer_id == span[0] and start <= span[1] < stop for producer_id, start, stop in row["spans"]
