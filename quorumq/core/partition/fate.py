@@ -45,8 +45,10 @@ from quorumq.core.partition.lease import (
     Held,
     Lease,
     counted,
+    rivals_with,
     unhinted,
     with_hold,
+    without_rival,
 )  # fmt: skip
 from quorumq.core.values.limits import NUMBERS_END
 from quorumq.core.values.types import OPEN_ZERO, STAMP_ZERO, Kind, Owner, Record, Stamp, merge_records
@@ -411,12 +413,9 @@ def on_reported(record: Record, lease: Lease, ballots: Ballots, context: RuleCon
     until = max(ours.deadline, theirs.deadline)
     if is_owner(ours, theirs.owner):
         return record, with_hold(lease, ours._replace(deadline=until)), ballots, None
-    others = [rival for rival in lease.rivals or (ours,) if rival.owner != theirs.owner]
-    before = [rival.deadline for rival in lease.rivals if rival.owner == theirs.owner]
-    rivals = (*others, theirs._replace(deadline=max([theirs.deadline, *before])))
     n, generation = max(ours.n, theirs.n), max(ours.generation, theirs.generation)
     no_node = Held(NO_OWNER, until, n, generation, greater(ours.before, theirs.before))
-    return record, lease._replace(held=no_node, rivals=rivals), ballots, None
+    return record, lease._replace(held=no_node, rivals=rivals_with(lease, theirs)), ballots, None
 
 
 def on_counted(record: Record, lease: Lease, ballots: Ballots, context: RuleContext, ask: Attempts) -> Fate:
@@ -544,19 +543,10 @@ def as_read(record: Record, context: RuleContext, generation: int) -> Record:
 
 
 def release(lease: Lease, owner: Owner) -> Lease:
-    """Return the lease without the hold of exactly ``owner``; a blocked message is free when its last rival is gone.
-
-    It is blocked no longer than the remaining rivals would hold it.
-    """
-    held = lease.held
-    if held is not None and is_owner(held, owner):
+    """Return the lease without the hold of exactly ``owner``, or without it among the rivals of a blocked message."""
+    if lease.held is not None and is_owner(lease.held, owner):
         return with_hold(lease, None)
-    rivals = tuple(rival for rival in lease.rivals if rival.owner != owner)
-    if held is None or len(rivals) == len(lease.rivals):
-        return lease
-    if not rivals:
-        return with_hold(lease, None)
-    return lease._replace(held=held._replace(deadline=max(rival.deadline for rival in rivals)), rivals=rivals)
+    return without_rival(lease, owner)
 
 
 def is_acked(record: Record, context: RuleContext, generation: int) -> bool:

@@ -55,6 +55,25 @@ def with_hold(lease: Lease, held: Held | None) -> Lease:
     return made
 
 
+def rivals_with(lease: Lease, theirs: Held) -> tuple[Held, ...]:
+    """Return the rivals with this hold, for as long as the later report of its owner says. The lease has a hold."""
+    rivals = lease.rivals or (lease.held,) if lease.held is not None else ()
+    others = [rival for rival in rivals if rival.owner != theirs.owner]
+    times = [rival.deadline for rival in rivals if rival.owner == theirs.owner]
+    return (*others, theirs._replace(deadline=max([theirs.deadline, *times])))
+
+
+def without_rival(lease: Lease, owner: Owner) -> Lease:
+    """Return the lease without this rival: blocked for as long as those that remain would hold it, or free."""
+    rivals = tuple(rival for rival in lease.rivals if rival.owner != owner)
+    if lease.held is None or len(rivals) == len(lease.rivals):
+        return lease
+    if not rivals:
+        return with_hold(lease, None)
+    held = lease.held._replace(deadline=max(rival.deadline for rival in rivals))
+    return lease._replace(held=held, rivals=rivals)
+
+
 def unhinted(lease: Lease) -> Lease:
     """Return the lease without its hint: the owner that was hinted at does not hold the message any more."""
     return lease._replace(hint=0.0) if lease.hint else lease
