@@ -292,8 +292,7 @@ class Producer:
         """
         if self._outbox.silent:
             self._raise_unreported()
-        record_batch, first, _ = await self._take(payload, **options)
-        return Pending(record_batch, first)
+        return Pending(*(await self._take(payload, **options))[:2])
 
     def _publish_now(self, payload: bytes | None = None, **options: Unpack[Options]) -> Pending | None:
         """Publish up to the wait for the answer; None, and nothing is taken, if it would wait before."""
@@ -302,8 +301,7 @@ class Producer:
         encoded = encoded_of(self._context.wall_ms, payload, **options)
         if encoded.window or not self._takes(len(encoded.record), numbered=encoded.numbered):
             return None
-        record_batch, first, _ = self._put(encoded)
-        pending = Pending(record_batch, first)
+        pending = Pending(*self._put(encoded)[:2])
         pending._abandon()  # a caller that waits gets the outcome, and a cancelled one does not want it
         return pending
 
@@ -332,14 +330,12 @@ class Producer:
         asked = b""  # the topic in which the name was looked up
         while True:
             if not self._takes(len(encoded.record), numbered=encoded.numbered):
-                remaining = await self._capacity_within(
-                    encoded.timeout, len(encoded.record), numbered=encoded.numbered
-                )
+                size, numbered = len(encoded.record), encoded.numbered
+                remaining = await self._capacity_within(encoded.timeout, size, numbered=numbered)
                 encoded = encoded._replace(timeout=remaining)
             assert self._register is not None
             if not encoded.window or self._register.id == asked:
-                # Nothing waits any more: a cancelled publish has taken nothing.
-                return self._put(encoded, named)
+                return self._put(encoded, named)  # a publish cancelled before this has taken nothing
             asked = self._register.id
             where = self._existing(encoded.partition_in(self._register, self._partitioner))
             try:
