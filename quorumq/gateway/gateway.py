@@ -54,8 +54,8 @@ class Gateway:
         return self.clients.of(user)
 
 
-class _Log:
-    """Log of `Clients`, which has events with fields."""
+class Events:
+    """Log for parts of nodes, whose lines are events with fields."""
 
     def info(self, event: str, **fields: Any) -> None:
         log.info("%s %s", event, fields)
@@ -74,7 +74,7 @@ async def running(settings: Settings, connecting: Connecting | None = None) -> A
     Raises:
         UsageError: the clients file or the file of keys cannot be used.
     """
-    clients = Clients(settings.clients_file, _Log()) if settings.clients_file else None
+    clients = Clients(settings.clients_file, Events()) if settings.clients_file else None
     keys = read_keys(settings.keys_file) if settings.keys_file else ()
     shares = Shares()
 

@@ -6,10 +6,11 @@ import gc
 import logging
 import os
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 import trio
 from hypercorn.config import Config, Sockets
@@ -18,9 +19,10 @@ from hypercorn.trio import serve as serve_http
 from quorumq.client.consume.work import only
 from quorumq.gateway.app import make_app
 from quorumq.gateway.connections import Connections, file_limit
-from quorumq.gateway.gateway import running
+from quorumq.gateway.gateway import Events, running
 from quorumq.gateway.settings import Settings
 from quorumq.gateway.shares import Shares
+from quorumq.node.tls import Certificates
 
 GRACE_S: Final = 10.0
 """Seconds that requests under way have to end once the gateway stops. Those that wait for messages end at once."""
@@ -42,11 +44,29 @@ LAST_S: Final = 5.0
 log = logging.getLogger("quorumq.gateway")
 
 
+class _Context(ssl.SSLContext):
+    """Context whose connections show the certificate that is in the files when they begin."""
+
+    certificates: Certificates
+
+    def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
+        return self.certificates.listening().wrap_bio(*args, **options)
+
+
 class _Config(Config):
     """Configuration whose connections do not wait for ever for their clients; they inherit that from the listener."""
 
     connections: Connections
     shares: Shares
+
+    def create_ssl_context(self) -> ssl.SSLContext | None:
+        if not self.ssl_enabled:
+            return None
+        context = _Context(ssl.PROTOCOL_TLS_SERVER)
+        context.certificates = Certificates(
+            str(self.certfile), str(self.keyfile), "", Events(), self.alpn_protocols
+        )
+        return context
 
     def create_sockets(self) -> Sockets:
         sockets = super().create_sockets()

@@ -135,18 +135,20 @@ class TlsTransport:
 
 
 class Certificates:
-    """A node's certificates, as the files are when a connection begins.
+    """Certificates of a node or a gateway, as the files are when a connection begins.
 
     Args:
         cert, key, ca: PEM files, as of `quorumq.wire.tls.server_context`.
+        protocols: names of protocols (ALPN) from which dialling sides may choose, the best first.
 
     Raises:
         UsageError: they cannot be used.
     """
 
-    def __init__(self, cert: str, key: str, ca: str, log: Any) -> None:
+    def __init__(self, cert: str, key: str, ca: str, log: Any, protocols: Sequence[str] = ()) -> None:
         self._files = (cert, key, ca)
         self._log = log
+        self._protocols = protocols
         self._stats = self._look()
         self._looked = trio.current_time()
         self._contexts = self._read()
@@ -162,7 +164,10 @@ class Certificates:
         return stats
 
     def _read(self) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-        return server_context(*self._files), peer_context(*self._files)
+        server = server_context(*self._files)
+        if self._protocols:
+            server.set_alpn_protocols(self._protocols)
+        return server, peer_context(*self._files)
 
     def _refresh(self) -> None:
         """Read the files again if they have changed; the old ones stay if the new ones cannot be used."""
@@ -181,10 +186,14 @@ class Certificates:
         else:
             self._log.info("certificates_read")
 
+    def listening(self) -> ssl.SSLContext:
+        """Return the context of a connection that is accepted now."""
+        self._refresh()
+        return self._contexts[0]
+
     def accepted(self, inner: Transport) -> TlsTransport:
         """Return a connection that was accepted."""
-        self._refresh()
-        return TlsTransport(inner, self._contexts[0], server_side=True)
+        return TlsTransport(inner, self.listening(), server_side=True)
 
     def dialled(self, inner: Transport) -> TlsTransport:
         """Return a connection to another node."""

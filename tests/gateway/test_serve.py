@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,9 @@ from quorumq.gateway.connections import CONNECTIONS_MAX, OTHER_FILES, Connection
 from quorumq.gateway.serve import ending, http_config, serve
 from quorumq.gateway.settings import Settings
 from quorumq.gateway.shares import Shares
+from quorumq.node import tls
+from quorumq.wire.tls import client_context, names_in
+from tests.node.certificates import Files
 from tests.patience import PATIENCE_S
 from tests.virtual import in_real_time
 
@@ -95,8 +99,9 @@ async def test_a_connection_ends_with_its_client_and_none_is_taken_beyond_the_bo
 
 
 @asynccontextmanager
-async def serving() -> AsyncIterator[Callable[[], Awaitable[trio.SocketStream]]]:
+async def serving(**settings: Any) -> AsyncIterator[Callable[[], Awaitable[trio.SocketStream]]]:
     """Run a gateway without nodes; yield a function that connects to it."""
+    given = Settings(nodes=("127.0.0.1:1",), listen="127.0.0.1:0", **settings)
     urls: list[str] = []
     stop, started = trio.Event(), trio.Event()
 
@@ -109,7 +114,7 @@ async def serving() -> AsyncIterator[Callable[[], Awaitable[trio.SocketStream]]]
 
     with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(serve, Settings(nodes=("127.0.0.1:1",), listen="127.0.0.1:0"), start, stop)
+            nursery.start_soon(serve, given, start, stop)
             await started.wait()
             yield connect
             stop.set()
@@ -132,6 +137,44 @@ async def test_a_body_that_is_too_long_is_refused_before_it_is_sent(monkeypatch:
         async with await connect() as stream:
             await stream.send_all(f"{head}2\r\n\r\n".encode())
             assert (await stream.receive_some()).startswith(b"HTTP/1.1 100")
+
+
+@in_real_time
+async def test_a_certificate_counts_from_the_next_connection_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A gateway read its certificate once, and showed it until a restart."""
+    monkeypatch.setattr(tls, "REREAD_S", 0.0)
+    files = Files(tmp_path)
+    cert, key = files.issue("old", file="gateway")
+    trusting = client_context(files.ca)
+    trusting.check_hostname = False
+    trusting.set_alpn_protocols(["http/1.1"])
+
+    async with serving(tls_cert=cert, tls_key=key) as connect:
+
+        async def begin() -> trio.SSLStream[trio.SocketStream]:
+            stream = trio.SSLStream(await connect(), trusting, https_compatible=True)
+            await stream.do_handshake()
+            return stream
+
+        async def shown(stream: trio.SSLStream[trio.SocketStream]) -> frozenset[str]:
+            await stream.send_all(b"GET /ready HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            answer = b""
+            while not answer.endswith(b"ready\n"):
+                answer += await stream.receive_some()
+            assert stream.selected_alpn_protocol() == "http/1.1"
+            return names_in(stream.getpeercert())
+
+        first = await begin()
+        assert await shown(first) == {"old"}
+        other = Path(files.issue("new")[0]).read_bytes()
+        Path(cert).write_bytes(other)  # its key comes later
+        assert await shown(await begin()) == {"old"}
+        assert "certificates_ignored" in caplog.text
+        files.issue("new", file="gateway")
+        assert await shown(await begin()) == {"new"}
+        assert await shown(first) == {"old"}
 
 
 @in_real_time
