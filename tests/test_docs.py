@@ -19,7 +19,8 @@ from quorumq.testing import Message as FakeMessage
 
 ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "docs" / "pictures"
-PROTOCOL, LAYOUTS = ((ROOT / "docs" / f"{name}.md").read_text() for name in ("protocol", "layouts"))
+RULES = {name: (ROOT / "docs" / f"{name}.md").read_text() for name in ("protocol", "registers", "layouts")}
+"""Pages of the protocol, by name."""
 WORDS_MAX = 60
 """Words of one paragraph, one item of a list, or one cell of a table."""
 
@@ -29,13 +30,13 @@ LINK = re.compile(r"\]\(((?!https?:)[^)\s#]*)(?:#([^)\s]+))?\)")
 
 NAME = r"section \d+|G\d|\"[^\"]+\"|[A-Z]{3,}(?:-[A-Z]+)?(?: [A-Z]{3,})?"
 CITATION = re.compile(
-    rf"(protocol|layouts)\.md\)?,? (?:promise |and )?((?:{NAME})(?:(?:, | and )(?:promise )?(?:{NAME}))*)"
+    rf"({'|'.join(RULES)})\.md\)?,? (?:promise |and )?((?:{NAME})(?:(?:, | and )(?:promise )?(?:{NAME}))*)"
 )
 
 
 def locations(page: str) -> set[str]:
     """Return the citable texts of a page: headings, terms in bold, and the first cell of each row, in lower case."""
-    text = LAYOUTS if page == "layouts" else PROTOCOL
+    text = RULES[page]
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     bold = re.findall(r"\*\*([^*]+?)\.?\*\*", text)
     rows = re.findall(r"^\| ([^|]+) \|", text, re.MULTILINE)
@@ -59,8 +60,8 @@ def citations() -> list[tuple[str, str, str]]:
 @pytest.mark.parametrize(("path", "page", "name"), citations())
 def test_every_cited_test_exists(path: str, page: str, name: str) -> None:
     if name.startswith("section "):
-        assert f"\n## {name.removeprefix('section ')}. " in PROTOCOL, (
-            f"{path} cites {name} of docs/protocol.md"
+        assert f"\n## {name.removeprefix('section ')}. " in RULES[page], (
+            f"{path} cites {name} of docs/{page}.md"
         )
         return
     assert any(re.search(rf"\b{re.escape(name.lower())}\b", location) for location in locations(page)), (
@@ -73,7 +74,7 @@ def test_citations_are_found() -> None:
 
 
 def test_no_paragraph_is_long() -> None:
-    for block in re.split(r"\n\s*\n", PROTOCOL + LAYOUTS):
+    for block in re.split(r"\n\s*\n", "\n\n".join(RULES.values())):
         for item in re.split(r"\n(?=\s*(?:\d+\. |- |\|))", block):
             for cell in item.split(" | ") if item.lstrip().startswith("|") else [item]:
                 words = len(cell.split())
@@ -86,7 +87,9 @@ def test_pictures_are_what_their_text_makes() -> None:
     assert {path.stem for path in made} == {path.stem for path in PICTURES.glob("*.svg")}
     for path in made:
         assert path.with_suffix(".svg").read_text() == svg_of(path), "run python docs/pictures/draw.py"
-        assert f"](pictures/{path.stem}.svg)" in PROTOCOL, f"docs/protocol.md does not show {path.stem}.svg"
+        assert f"](pictures/{path.stem}.svg)" in RULES["protocol"], (
+            f"docs/protocol.md does not show {path.stem}.svg"
+        )
 
 
 def test_every_path_in_architecture_is_there() -> None:

@@ -1,4 +1,4 @@
-"""Settings of topics are as they were written (docs/protocol.md, section 1).
+"""Settings of topics are as they were written (docs/registers.md, SETTINGS).
 
 In the end all nodes have one register of a topic. A client wrote each setting in it, and no confirmed write of it
 began after that one had ended. A write of unknown outcome never ends. Partitions only become more.

@@ -181,7 +181,7 @@ async def limit(
     """Limit the messages that groups of TOPIC get in a second, as for calls of a service that bears no more.
 
     Each delivery counts, also that of a message that comes again. Consumers need not be stopped: they wait. If a node
-    is cut off or loses messages of others, up to half as many more may come (docs/protocol.md, LIMIT).
+    is cut off or loses messages of others, up to half as many more may come (docs/registers.md, LIMIT).
 
     After exit code 75 (too few replicas answered) run it again.
     """

@@ -1,4 +1,4 @@
-"""Groups need a request (section 1, settings): if `auto_create_groups` is false, no FETCH makes a group.
+"""Groups need a request (protocol.md, "group, generation" 2): if `auto_create_groups` is false, no FETCH makes a group.
 
 A FETCH may make its group unless the topic, when the FETCH is sent, is certain to make none. It is certain if it
 was created so, or a creation or a change to false was OK, and no write of true, or of the node's default, is under

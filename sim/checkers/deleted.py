@@ -1,4 +1,4 @@
-"""Deleted for good (protocol.md, DELETE): once a DELETE is confirmed, nothing of that topic succeeds any more.
+"""Deleted for good (registers.md, DELETE): once a DELETE is confirmed, nothing of that topic succeeds any more.
 
 The promise: no FETCH sent after that delivers anything of it, and no PUBLISH, ACK, REJECT or EXTEND sent after that
 succeeds; in the end of a drained run no node has a register, a group or a record of it, even one that was down. A

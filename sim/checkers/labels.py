@@ -1,4 +1,4 @@
-"""Labels as written (protocol.md, LABELS): each label of a topic is a register that goes to its last writer.
+"""Labels as written (registers.md, LABELS): each label of a topic is a register that goes to its last writer.
 
 The promise, for each label: a read that returned shows a text that was written by a change sent before the read
 returned, or none if there was no label. No change that was confirmed lies wholly between that change and the read, and

@@ -1,4 +1,4 @@
-"""Limited groups (protocol.md, LIMIT): no window of time has more deliveries of a group than its limit lets through.
+"""Limited groups (registers.md, LIMIT): no window of time has more deliveries of a group than its limit lets through.
 
 Each message that a client gets took its tokens between its FETCH and its delivery. So the messages whose FETCHes and
 deliveries all lie in one window are counted against the tokens that all nodes together can have had in it. A limit is

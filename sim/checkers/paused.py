@@ -1,4 +1,4 @@
-"""Paused groups (protocol.md, PAUSE): a FETCH sent while a group is paused for certain gets nothing of it.
+"""Paused groups (registers.md, PAUSE): a FETCH sent while a group is paused for certain gets nothing of it.
 
 A pause is certain from its OK until a resumption of the group is sent, or a deletion of it.
 """

@@ -1,4 +1,4 @@
-"""Settings as written (protocol.md, "settings"): all nodes end with one register, and each setting with its last write.
+"""Settings as written (registers.md, SETTINGS): all nodes end with one register, and each setting with its last write.
 
 The promise at the end of a drained run: every node that says what it has of the topic says the same; each setting
 has a value that was written, and no write of that setting that was confirmed began after that one had ended (a

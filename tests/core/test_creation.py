@@ -1,4 +1,4 @@
-"""CREATE is consensus: which first register a name gets is chosen once (docs/protocol.md, "settings")."""
+"""CREATE is consensus: which first register a name gets is chosen once (docs/registers.md, CREATE)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Labels of topics (docs/protocol.md, LABELS): the last writer's text stands, and no confirmed write is lost."""
+"""Labels of topics (docs/registers.md, LABELS): the last writer's text stands, and no confirmed write is lost."""
 
 from __future__ import annotations
 

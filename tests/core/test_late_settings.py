@@ -1,4 +1,4 @@
-"""A late change of settings does not undo a newer one that was confirmed (docs/protocol.md, settings).
+"""A late change of settings does not undo a newer one that was confirmed (docs/registers.md, SETTINGS).
 
 Each request of that kind names what its client saw. It is tried through a node that knows of the newer change, through
 one that stood still meanwhile, and, where voters promise, with its own writes under way while the newer one is made.

@@ -1,4 +1,4 @@
-"""A limit of deliveries a second (docs/protocol.md, LIMIT): the rate, its bound, and whom it concerns."""
+"""A limit of deliveries a second (docs/registers.md, LIMIT): the rate, its bound, and whom it concerns."""
 
 from __future__ import annotations
 

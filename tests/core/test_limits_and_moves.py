@@ -1,4 +1,4 @@
-"""A limit of deliveries a second beside moves: it is kept (docs/protocol.md, LIMIT), and the group goes on."""
+"""A limit of deliveries a second beside moves: it is kept (docs/registers.md, LIMIT), and the group goes on."""
 
 from __future__ import annotations
 

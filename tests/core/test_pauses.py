@@ -1,4 +1,4 @@
-"""Pausing and resuming a group (docs/protocol.md, PAUSE): no FETCH that begins after its OK gets messages."""
+"""Pausing and resuming a group (docs/registers.md, PAUSE): no FETCH that begins after its OK gets messages."""
 
 from __future__ import annotations
 

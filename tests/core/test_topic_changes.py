@@ -1,4 +1,4 @@
-"""CREATE, ALTER and DELETE of topics, by several operators, with nodes away (docs/protocol.md, "settings", DELETE)."""
+"""CREATE, ALTER and DELETE of topics, by several operators, with nodes away (docs/registers.md, SETTINGS, DELETE)."""
 
 from __future__ import annotations
 

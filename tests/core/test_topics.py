@@ -1,4 +1,4 @@
-"""Topic registers: their limits, and how they merge (docs/protocol.md, "settings")."""
+"""Topic registers: their limits, and how they merge (docs/registers.md, SETTINGS)."""
 
 from __future__ import annotations
 

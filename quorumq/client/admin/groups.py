@@ -131,7 +131,7 @@ class GroupCalls(Calls):
         """Limit the messages that all consumers of a group get in a second; they wait for more by themselves.
 
         Each delivery counts, also that of a message that comes again. The group's dead letters can be read without a
-        limit. A consumer may have fetched messages before it hands them to a handler. docs/protocol.md, LIMIT, says
+        limit. A consumer may have fetched messages before it hands them to a handler. docs/registers.md, LIMIT, says
         what is exact.
 
         Args:

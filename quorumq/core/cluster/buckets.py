@@ -1,4 +1,4 @@
-"""Token buckets: each node's share of a group's limit of deliveries a second (docs/protocol.md, LIMIT).
+"""Token buckets: each node's share of a group's limit of deliveries a second (docs/registers.md, LIMIT).
 
 A node has one bucket for each limited group of a topic that it has replicas of. Each hold that it grants takes a token
 for each message, and a hold that ends unused gives them back. A vote counts only if the tokens were there. A bucket

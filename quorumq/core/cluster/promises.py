@@ -1,6 +1,6 @@
 """Promises of one voter about settings: the highest stamp that a change of a register asked for before it wrote.
 
-A change is OK only at voters that promised no higher stamp (docs/protocol.md, "settings"). They are in memory. After a
+A change is OK only at voters that promised no higher stamp (docs/registers.md, SETTINGS). They are in memory. After a
 start, and in a new slot, the node counts as having promised every stamp that it may have seen before.
 """
 

@@ -1,6 +1,6 @@
 """Topic registers: their limits, their making, and the merge of two.
 
-A register is written to a majority of the node list and spread by anti-entropy (docs/protocol.md, "settings").
+A register is written to a majority of the node list and spread by anti-entropy (docs/registers.md, SETTINGS).
 Any two of one topic merge, in any order and any number of times, to the same one: that is all that keeps nodes of
 one mind.
 """

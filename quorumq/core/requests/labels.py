@@ -2,7 +2,7 @@
 
 A change reads a majority first, which promises its stamp, above what it read (core/requests/promising.py). A read whose
 answers differ writes the newest labels to a majority before it answers, so that no later read finds older ones
-(docs/protocol.md, LABELS).
+(docs/registers.md, LABELS).
 """
 
 from __future__ import annotations

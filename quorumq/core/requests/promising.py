@@ -1,4 +1,4 @@
-"""Changes of settings: compare and set, at the stamp of the register (docs/protocol.md, "settings").
+"""Changes of settings: compare and set, at the stamp of the register (docs/registers.md, SETTINGS).
 
 A change draws its stamp, and has voters promise it: one of every majority, each with the register that it knows. Then
 it knows every change that was OK before, and refuses if its client did not. No change under a lower stamp is OK any

@@ -187,7 +187,7 @@ class ChangeCoordinator(TopicCoordinator):
 
     A DELETE writes to all partitions that it knows of, then asks for others that were proposed. A group is put to all
     nodes, which report partitions that were proposed before. This writes what it proposes, then asks those that have it
-    for groups and whether the topic was deleted (docs/protocol.md, MORE PARTITIONS).
+    for groups and whether the topic was deleted (docs/registers.md, MORE PARTITIONS).
     """
 
     __slots__ = ("drawn", "own", "pages", "requested", "stamp")

@@ -11,8 +11,8 @@ have messages;
 3. writes the register to all nodes, until a majority of each awaited set has it.
 
 Each node answers to the register with partitions that it has heard of and the sender has not. Because ALTER asks for
-groups only nodes that have its proposal, one node at least is asked by both, and tells the later one (docs/protocol.md,
-MORE PARTITIONS).
+groups only nodes that have its proposal, one node at least is asked by both, and tells the later one
+(docs/registers.md, MORE PARTITIONS).
 """
 
 from __future__ import annotations
