@@ -1,13 +1,13 @@
-"""Resident memory of three nodes while messages pass one by one: `python -m tests.measure.memory [SECONDS] [RATE]`.
+"""Resident memory of three nodes while messages pass: `python -m tests.measure.memory`.
 
-Tasks of four clients each publish one message, fetch one and ack it, at RATE messages a second together (2,000), or
-as many as the machine bears. Every thirtieth of the time a line tells the messages acked so far, and for each node its
-resident memory and the bytes of its journal.
+Tasks of four clients each publish a batch of messages, fetch as many and ack each, at a common rate, or as many as the
+machine bears. Every thirtieth of the time a line tells the messages acked so far, and for each node its resident memory
+and the bytes of its journal.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 import time
 from functools import partial
 from typing import Any, Final
@@ -27,34 +27,35 @@ MIB: Final = 1024 * 1024
 class Load:
     """Tasks that publish, fetch and ack, and the number of their acks."""
 
-    def __init__(self, rate: float) -> None:
+    def __init__(self, rate: float, batch: int) -> None:
         self.acked = 0
-        self._rate = rate
+        self._pause = batch / rate
+        self._batch = batch
         self._began = time.monotonic()
         self._tickets = 0
 
     async def work(self, client: Client) -> None:
-        """Let messages pass one by one, for good."""
-        producer = client.producer("memory")
-        await producer.open()
-        while True:
-            due = self._began + self._tickets / self._rate
-            self._tickets += 1
-            await trio.sleep(max(0.0, due - time.monotonic()))
-            await (await producer.send(b"x" * 100)).wait()
-            messages = await client.fetch("memory", "readers", max_messages=1, max_wait=5.0)
-            for message in messages:
-                await message.ack()
-            self.acked += len(messages)
+        """Let batches pass, for good."""
+        async with client.producer("memory") as producer:
+            while True:
+                due = self._began + self._tickets * self._pause
+                self._tickets += 1
+                await trio.sleep(max(0.0, due - time.monotonic()))
+                await producer.publish_many([b"x" * 100] * self._batch)
+                messages = await client.fetch("memory", "readers", max_messages=self._batch, max_wait=5.0)
+                async with trio.open_nursery() as nursery:
+                    for message in messages:
+                        nursery.start_soon(message.ack)
+                self.acked += len(messages)
 
 
 def told(status: dict[str, Any]) -> str:
     return f"{status['rss'] / MIB:.1f} MB ({status['journal_bytes'] / MIB:.0f} MB journal)"
 
 
-async def main(seconds: float = 3600.0, rate: float = 2000.0) -> None:
+async def main(seconds: float, rate: float, batch: int) -> None:
     async with LocalCluster(3, settings={"log_level": "warning"}) as cluster, trio.open_nursery() as nursery:
-        load = Load(rate)
+        load = Load(rate, batch)
         for number in range(CLIENTS):
             client = await nursery.start(
                 kept, cluster.addresses[number % 3 :] + cluster.addresses[: number % 3]
@@ -84,4 +85,11 @@ async def kept(addresses: list[str], *, task_status: trio.TaskStatus[Client]) ->
 
 
 if __name__ == "__main__":
-    trio.run(partial(main, *map(float, sys.argv[1:])))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=3600.0)
+    parser.add_argument("--rate", type=float, default=2000.0, help="messages a second")
+    parser.add_argument(
+        "--batch", type=int, default=1, help="messages that a task publishes, fetches and acks at once"
+    )
+    args = parser.parse_args()
+    trio.run(partial(main, args.seconds, args.rate, args.batch))
