@@ -29,7 +29,16 @@ from quorumq.wire.batch import Corrupt, Message, record_of
 from .arrow import BYTES_MAX, small
 from .causes import FIELDS, Causes, Rank, named_by, raw_causes, times
 from .fragments import SECTION, Fragments, Numbers, deaths, fates, pairs, take
-from .journals import RECORDS_MERGED, Decoded, Directory, OpenDirectory, SegmentPlan, batch_of, decoded
+from .journals import (
+    RECORDS_MERGED,
+    Decoded,
+    Directory,
+    OpenDirectory,
+    Problem,
+    SegmentPlan,
+    batch_of,
+    decoded,
+)
 from .merged import LOADED_MAX
 from .reader import BATCHES, CONTENT, Reader, content
 
@@ -137,6 +146,7 @@ class DeathsReader(Reader):
         self.closed = Closed()
         self.fragments = Fragments(Causes(self.out.schema))
         self.with_bodies = self.out.wants(*CONTENT, "crc", "published_at")
+        self.whole: dict[int, int] = {}  # by directory, the last segment whose records were all read
         self._scan()
         dead = self._dead()
         messages, spans, copies = self._copies(dead)
@@ -204,7 +214,15 @@ class DeathsReader(Reader):
         records = plan.state or settled
         if not records and not self.with_bodies:
             return
-        for frame in opened.frames(plan, self.report, known):
+        whole = records and not any(problem.segment == plan.number for problem in opened.plan.problems)
+
+        def report(problem: Problem) -> None:
+            nonlocal whole
+            whole = False
+            self.report(problem)
+
+        known.repeated = self.whole.get(at) == plan.number - 1
+        for frame in opened.frames(plan, report, known):
             if frame.type == RECORDS_MERGED:
                 if records:
                     first = self.fragments.count
@@ -220,6 +238,8 @@ class DeathsReader(Reader):
         if records:
             self.fragments.add_node(known.again, at)
         known.again.clear()
+        if whole:
+            self.whole[at] = plan.number
 
     def _entries(self, at: int, opened: OpenDirectory, plan: SegmentPlan, frame: Frame) -> None:
         fragments, name = self.fragments, opened.files[plan.number].name

@@ -209,6 +209,7 @@ class Decoded:
         keys: the topic partitions that are read; None for all.
         rows: numbers that the reader gave a RecordsMerged, by a hash of it, less the durable offset before it.
         latest: the hash of the record that came last; None if it has none.
+        repeated: a segment's snapshot need not be decoded, because the segment before was read.
         again: the numbers of the records that were passed over since, because they are in ``rows``.
     """
 
@@ -220,6 +221,7 @@ class Decoded:
         )  # a key written otherwise is decoded
         self.rows: dict[int, tuple[int, int]] = {}
         self.latest: int | None = None
+        self.repeated = False
         self.again: list[tuple[int, int]] = []
 
     def note(self, first: int, stop: int) -> None:
@@ -251,14 +253,15 @@ class RecordsScan(Scan):
         What equals an intact record is intact.
         """
         decoded = self.decoded
-        latest = hash(window[key:stop])
-        rows = decoded.rows.get(latest)
-        if rows is not None:
-            decoded.again.append(rows)
-            return True
-        decoded.latest = latest
-        if decoded.keys is None or key_in(window, key) in decoded.keys:
-            return False
+        if self.in_tail or not decoded.repeated:
+            latest = hash(window[key:stop])
+            rows = decoded.rows.get(latest)
+            if rows is not None:
+                decoded.again.append(rows)
+                return True
+            decoded.latest = latest
+            if decoded.keys is None or key_in(window, key) in decoded.keys:
+                return False
         return crc32c(window[at + CRC_START : stop], self.salt) == PREFIX.unpack_from(window, at)[1]
 
     def frame(self, offset: int) -> Frame | Bad:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import random
 import shutil
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ from quorumq.wire import cbor
 from quorumq.wire.batch import Message, encode_record, pack_spans
 from spark.jobs import deaths_input
 from spark.schemas import schema
-from spark.source import journals, offline, planning
+from spark.source import fragments, journals, offline, planning
 from spark.source.arrow import BYTES_MAX, ROWS_MAX
 from spark.source.options import Options, Wanted, read_options
 from spark.source.reader import Task
@@ -535,6 +536,37 @@ def test_a_record_is_decoded_once_by_the_task_of_its_partition(
     assert decoded.count(24) == 120
     assert sum(rows) == 120
     assert len(tasks) == (3 if split == "1" else 1)
+
+
+def test_a_snapshot_is_not_decoded_after_the_segment_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = stopped(tmp_path, 60, segment_bytes=16_000)
+    assert [int(path.name[:12]) for path in segments(cluster.data[0])] == [1, 2]
+    entries: list[int] = []
+    add = fragments.Fragments.add_entries
+
+    def counted(self: fragments.Fragments, key: Any, group: str, given: Any, *more: Any) -> None:
+        entries.append(len(given))
+        add(self, key, group, given, *more)
+
+    monkeypatch.setattr(fragments.Fragments, "add_entries", counted)
+    assert len(rows_of("deadletters", cluster.data)) == sum(entries) == 60
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_snapshot_is_decoded_after_a_damaged_segment(tmp_path: Path, cut: bool) -> None:
+    """A record in the segment before is damaged, or the file ends in front of it."""
+    cluster = stopped(tmp_path, 60, segment_bytes=16_000)
+    whole = by_name(rows_of("deadletters", cluster.data[:1], columns="id,message"))
+    path = segments(cluster.data[0])[0]
+    headers = [at for kind, at in record_headers(path.read_bytes()) if kind == journals.RECORDS_MERGED]
+    if cut:
+        os.truncate(path, headers[0] - 20)
+    else:
+        flip(path, headers[0] + 20)
+    seen = rows_of("deadletters", cluster.data[:1], columns="id,message", onDamage="report")
+    assert by_name(seen) == whole
 
 
 def test_the_job_reads_journals_by_a_task_for_each_core(
