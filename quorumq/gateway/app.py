@@ -31,9 +31,9 @@ def make_app(gateway: Gateway) -> ASGIApp:
     """Return the application of a running gateway."""
 
     async def ready(request: Request) -> Response:
-        """Answer that requests are taken, for balancers: 503 once the gateway stops."""
-        stopping = gateway.stopping.is_set()
-        return PlainTextResponse("stopping\n" if stopping else "ready\n", 503 if stopping else 200)
+        """Answer that requests are taken, for balancers: 503 once the gateway stops, or nodes refuse it."""
+        problem = "stopping" if gateway.stopping.is_set() else gateway.refused
+        return PlainTextResponse(f"{problem or 'ready'}\n", 503 if problem else 200)
 
     console = ConsoleApp(gateway)
     applications: dict[str, ASGIApp] = {"/v1": JsonApp(gateway), "/console": console}

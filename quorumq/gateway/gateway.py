@@ -11,8 +11,9 @@ from typing import Any, Final
 import trio
 
 from quorumq.client import Client, connect
+from quorumq.core.values.errors import QuorumqError, UnknownToken
 from quorumq.gateway.accesskeys import read_keys
-from quorumq.gateway.identity import Identities, User
+from quorumq.gateway.identity import ANYBODY, Identities, User
 from quorumq.gateway.requests import Bodies
 from quorumq.gateway.settings import Settings
 from quorumq.gateway.shares import Shares
@@ -28,6 +29,11 @@ CONNECT_S: Final = 5.0
 REREAD_S: Final = 0.5
 """Seconds between two looks at the clients file, as nodes have them."""
 
+ASK_S: Final = 5.0
+"""Seconds between two questions to a node whether it knows the gateway's token."""
+
+REFUSED: Final = "the nodes do not know the token of this gateway"
+
 log = logging.getLogger("quorumq.gateway")
 
 
@@ -38,6 +44,7 @@ class Gateway:
     Attributes:
         identities: finds out who asks.
         shares: shares of processor time by user.
+        refused: why a node refuses the gateway itself; "" if none did when it was asked last.
         stopping: set when the gateway begins to stop: requests that wait for messages are answered without.
     """
 
@@ -47,11 +54,29 @@ class Gateway:
     nursery: trio.Nursery
     shares: Shares
     bodies: Bodies = field(default_factory=Bodies)
+    refused: str = ""
     stopping: trio.Event = field(default_factory=trio.Event)
 
     def client(self, user: User) -> AbstractAsyncContextManager[Client]:
         """Give a user's client for one request: see `UserClients.of`."""
         return self.clients.of(user)
+
+    async def keep_asking(self, connecting: Connecting) -> None:
+        """Ask nodes now and then whether they know the gateway's token. Runs until cancelled."""
+        while True:
+            refused = self.refused
+            try:
+                async with connecting(ANYBODY):
+                    refused = ""
+            except UnknownToken as error:
+                refused = str(error)
+            except QuorumqError:  # no node answers
+                pass
+            if refused != self.refused:
+                failing = f"{REFUSED}, and each request fails: {refused}"
+                log.error("%s", failing if refused else "the nodes know the token of this gateway again")
+                self.refused = refused
+            await trio.sleep(ASK_S)
 
 
 class Events:
@@ -90,7 +115,9 @@ async def running(settings: Settings, connecting: Connecting | None = None) -> A
             nursery.start_soon(_reread, clients)
         trio.lowlevel.add_instrument(shares)
         try:
-            yield Gateway(settings, Identities(clients, keys), users, nursery, shares)
+            gateway = Gateway(settings, Identities(clients, keys), users, nursery, shares)
+            nursery.start_soon(gateway.keep_asking, client_of)
+            yield gateway
         finally:
             trio.lowlevel.remove_instrument(shares)
         await users.close()

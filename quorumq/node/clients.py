@@ -26,7 +26,7 @@ import msgspec
 
 from quorumq.core import messages as m
 from quorumq.core.cluster.catalogue import Catalogue
-from quorumq.core.values.errors import Unauthorized, UsageError
+from quorumq.core.values.errors import Unauthorized, UnknownToken, UsageError
 from quorumq.core.values.limits import HOLD_TIME_MAX_DEFAULT_S, MIB
 from quorumq.node.config import NOT_TOML
 from quorumq.node.quotas import Begun, Quotas, Usage
@@ -315,7 +315,7 @@ class Credentials:
     _usage: Usage | None = None
     _version: int = -1  # version of the file at the last look
     _client: Client | None = None
-    _problem: str = ""
+    _problem: Unauthorized | None = None
 
     @property
     def client(self) -> Client:
@@ -328,16 +328,16 @@ class Credentials:
         """The client for the log, with the gateway that asks for it."""
         return f"{self.client.name} by {self.agent}" if self.agent else self.client.name
 
-    def problem(self) -> str:
-        """Return why it may not be here; "" if it may."""
+    def problem(self) -> Unauthorized | None:
+        """Return why it may not be here; None if it may."""
         if self._version != self.clients.version:
             self._version = self.clients.version
-            self._client, self._problem = None, ""
+            self._client = self._problem = None
             try:
                 self._client = self._identify()
                 self._usage = self.clients.usage(self._client.name, self.clock())
             except Unauthorized as error:
-                self._problem = str(error)
+                self._problem = error.with_traceback(None)
         return self._problem
 
     def _identify(self) -> Client:
@@ -345,7 +345,7 @@ class Credentials:
         client = self.clients.find(self.token)
         if client is None:
             shown = "a token that it does not know" if self.token else "no token"
-            raise Unauthorized(
+            raise UnknownToken(
                 f"the node was shown {shown}: it serves the clients of its clients file only. Give the client a token "
                 "that `quorumq clients add` printed (token=, or QUORUMQ_TOKEN)"
             )
@@ -368,7 +368,7 @@ class Credentials:
             NotStored: this node cannot say.
         """
         if unknown := self.problem():
-            raise Unauthorized(unknown)
+            raise type(unknown)(str(unknown))
         topics = catalogue.topics
         check_rights(self.client, request, lambda id: topics[id].name if id in topics else None)
         if isinstance(request, m.Metadata):
@@ -382,7 +382,7 @@ class Credentials:
             Busy: it is beyond a rate.
         """
         if unknown := self.problem():
-            raise Unauthorized(unknown)
+            raise type(unknown)(str(unknown))
         self.usage.begin(self.client, request, size, self.clock())
 
     def check(self, request: Any, catalogue: Catalogue, new_producer_ids: Begun) -> Any:

@@ -204,7 +204,8 @@ class Inbound:
         self.software = hello.software
         self.name = f"{hello.node or hello.software or 'client'} at {self.address}"
         if wrong := wrong_listener(self.node.config, self.listens_for, hello):
-            return await self._turn_away(decoded.request, Code.UNAUTHORIZED, wrong)
+            code = Code.UNKNOWN_TOKEN if hello.on_behalf else Code.UNAUTHORIZED
+            return await self._turn_away(decoded.request, code, wrong)
         if hello.node and self.node.config.tls_ca and hello.node not in self.transport.names:
             shown = ", ".join(sorted(self.transport.names)) or "nobody"
             detail = f"{self.name} shows the certificate of {shown}: a node's has its id as a DNS name"
@@ -217,7 +218,7 @@ class Inbound:
             )
             self.node.shown[id(self)] = self  # also while the core has not answered its HELLO
         if self.credentials is not None and (unknown := self.credentials.problem()):
-            return await self._turn_away(decoded.request, Code.UNAUTHORIZED, unknown)
+            return await self._turn_away(decoded.request, unknown.code, str(unknown))
         if not hello.node and (crowd := self._crowd()):
             self.node.log.warning("connections_max", reason=crowd, client=self.name)
             detail = f"node {self.node.config.node} has {crowd}: ask another node"
@@ -245,10 +246,10 @@ class Inbound:
             self.clients[self.host] += 1
         return True
 
-    async def _turn_away(self, request: int, code: Code, detail: str) -> bool:
+    async def _turn_away(self, request: int, code: str, detail: str) -> bool:
         """Say why HELLO is not accepted, and wait until that has left. Returns False."""
         self._put(encode_message(m.Failed(code, detail), request=request))
-        if code is Code.UNAUTHORIZED:
+        if code in (Code.UNAUTHORIZED, Code.UNKNOWN_TOKEN):
             who = {"peer": self.name} if self.hello and self.hello.node else {"client": self.name}
             self.node.log.warning(f"{next(iter(who))}_refused", reason=detail, **who)
         await self._finish_sending()

@@ -22,10 +22,11 @@ from tests.gateway.sdk import Sdk
 from tests.node.memory import world
 
 GATE, GATE_ENTRY = new_token("gate")
+SHOP, SHOP_ENTRY = new_token("shop")
 ENTRIES = {
     "gate": Entry(GATE_ENTRY, on_behalf=("shop", "rival", "cleaner")),
     "cleaner": Entry(new_token("cleaner")[1], admin=("shop-*",)),
-    "shop": Entry(new_token("shop")[1], publish=("shop-*",), consume=(("shop-*", "*"),), admin=("shop-*",)),
+    "shop": Entry(SHOP_ENTRY, publish=("shop-*",), consume=(("shop-*", "*"),), admin=("shop-*",)),
     "rival": Entry(
         new_token("rival")[1],
         publish=("rival-*",),

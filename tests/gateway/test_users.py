@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from quorumq.core.values.errors import Busy, TooFewReplicas, TooLarge, Unauthorized, UsageError
 from quorumq.gateway import requests, shares, users
 from quorumq.gateway.accesskeys import new_keys_file, read_keys, secret_access_key
-from quorumq.gateway.gateway import running
+from quorumq.gateway.app import make_app
+from quorumq.gateway.gateway import ASK_S, running
 from quorumq.gateway.identity import User
 from quorumq.gateway.requests import (
     Bodies,
@@ -29,7 +30,7 @@ from quorumq.gateway.settings import Settings
 from quorumq.gateway.users import UserClients
 from quorumq.node.clients import write_clients
 from quorumq.testing import cluster
-from tests.gateway.guarded import ENTRIES, guarded
+from tests.gateway.guarded import ENTRIES, SHOP, guarded
 from tests.gateway.sdk import URL, Sdk
 
 
@@ -97,6 +98,53 @@ async def test_the_gateway_asks_for_no_client_beyond_its_right(tmp_path: Path) -
         answer = await it.sdk("boss").ask("ListQueues")
         assert (answer.status, answer.code) == (403, "AccessDenied")
         assert "client 'gate' lacks the right on_behalf for client 'boss'" in answer.json["message"]
+
+
+async def test_a_gateway_that_the_nodes_do_not_know_is_not_its_users_fault(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its users got 403, as if they lacked a right, and it went on to be ready."""
+    async with guarded(tmp_path) as it:
+        app = make_app(it.gateway)
+        shop, plain = it.sdk("shop", app), Sdk(app)
+        bearer = {"authorization": f"Bearer {SHOP}"}
+        url = (await shop.ok("CreateQueue", QueueName="shop-jobs"))["QueueUrl"]
+        await shop.ok("SendMessage", QueueUrl=url, MessageBody="x")
+        handle = (await shop.ok("ReceiveMessage", QueueUrl=url))["Messages"][0]["ReceiptHandle"]
+
+        async def ready() -> tuple[int, str]:
+            answer = await plain.send(b"", {}, method="GET", path="/ready")
+            return answer.status, answer.body.decode()
+
+        assert await ready() == (200, "ready\n")
+        write_clients(it.path, {name: entry for name, entry in ENTRIES.items() if name != "gate"})
+        await trio.sleep(3)
+        for action, params in (
+            ("SendMessage", {"MessageBody": "x"}),
+            ("DeleteMessage", {"ReceiptHandle": handle}),
+            ("ReceiveMessage", {"WaitTimeSeconds": 1}),
+        ):
+            answer = await shop.ask(action, QueueUrl=url, **params)
+            assert (answer.status, answer.code) == (503, "ServiceUnavailable"), action
+            assert "do not know the token of this gateway" in answer.json["message"]
+        body = b'{"messages": [{"payload": "x"}]}'
+        answer = await plain.send(body, bearer, path="/v1/topics/shop-jobs/messages/batch")
+        assert answer.json["results"][0]["problem"]["status"] == 503
+        answer = await plain.send(b'{"payload": "x"}', bearer, path="/v1/topics/shop-jobs/messages")
+        assert (answer.status, answer.json["code"]) == (503, "unknown-token")
+        assert "QUORUMQ_TOKEN" not in answer.json["detail"], "that is not for its users"
+        await trio.sleep(ASK_S)
+        status, said = await ready()
+        assert (status, "a token that it does not know" in said) == (503, True)
+        write_clients(it.path, ENTRIES)
+        await trio.sleep(2 * ASK_S)
+        await shop.ok("DeleteMessage", QueueUrl=url, ReceiptHandle=handle)
+        assert await ready() == (200, "ready\n")
+    lines = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert [line.partition(",")[0] for line in lines] == [
+        "the nodes do not know the token of this gateway",
+        "the nodes know the token of this gateway again",
+    ]
 
 
 async def test_a_revoked_client_is_out_within_seconds(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ QuorumqError
 │   ├── StaleGeneration       the group was rewound, or the setting changed, since
 │   ├── AlreadySettled       the message's record is higher than the one asked for; carries it
 │   ├── Unauthorized          not allowed here
+│   │   └── UnknownToken          no client of the node has this token
 │   ├── ClusterMismatch       another cluster id, node list or hold_time_max, or no common protocol version
 │   └── Superseded            a newer start of the same node is known, or its directory is not the one known
 ├── PeerError             bytes on a connection that are not the protocol; hang up, keep serving
@@ -51,6 +52,7 @@ class Code(StrEnum):
     STALE_GENERATION = "stale-generation"
     ALREADY_SETTLED = "already-settled"
     UNAUTHORIZED = "unauthorized"
+    UNKNOWN_TOKEN = "unknown-token"
     CLUSTER_MISMATCH = "cluster-mismatch"
     SUPERSEDED = "superseded"
     HOLD_LOST = "hold-lost"
@@ -133,6 +135,12 @@ class Unauthorized(UsageError):
 
     code = Code.UNAUTHORIZED
     exit_code = 77
+
+
+class UnknownToken(Unauthorized):
+    """No client of the node has the token of this connection. A gateway's token is not its users' fault."""
+
+    code = Code.UNKNOWN_TOKEN
 
 
 class ClusterMismatch(UsageError):

@@ -6,13 +6,15 @@ from http import HTTPStatus
 from typing import Final
 
 from quorumq.client import Closed
-from quorumq.core.values.errors import Busy, Code, QuorumqError, Transient, UsageError
+from quorumq.core.values.errors import Busy, Code, QuorumqError, Transient, UnknownToken, UsageError
+from quorumq.gateway.gateway import REFUSED
 from quorumq.gateway.jsonapi.shapes import Problem
 
 TYPE: Final = "application/problem+json"
 STATUSES: Final = {
     Code.NOT_FOUND: 404,
     Code.UNAUTHORIZED: 403,
+    Code.UNKNOWN_TOKEN: 503,
     Code.TOO_LARGE: 413,
     Code.CONFLICT: 409,
     Code.SESSION_CLOSED: 409,
@@ -25,6 +27,7 @@ STATUSES: Final = {
 REMEDIES: Final[dict[str, str]] = {
     Code.NOT_FOUND: "check the name",
     Code.UNAUTHORIZED: "ask for the right: it is in the nodes' clients file (`quorumq clients`)",
+    Code.UNKNOWN_TOKEN: "tell the operator of the gateway: /ready and its log have the reason",
     Code.TOO_LARGE: "send less at once",
     Code.BAD_RECEIPT: "send the receipt as fetch gave it",
     Code.HOLD_LOST: "stop working on the message: it comes again unless it was settled",
@@ -81,6 +84,8 @@ def problem_of(error: QuorumqError) -> Problem:
     """Return an error for the body of an answer."""
     if isinstance(error, Closed):
         error = Stops()
+    if isinstance(error, UnknownToken):
+        error = UnknownToken(REFUSED)
     status = status_of(error)
     code = str(error.code)
     if isinstance(error, Refused):

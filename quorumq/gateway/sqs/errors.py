@@ -16,8 +16,10 @@ from quorumq.core.values.errors import (
     TooLarge,
     Transient,
     Unauthorized,
+    UnknownToken,
     UsageError,
 )
+from quorumq.gateway.gateway import REFUSED
 
 _QUERY_CODES: Final = {
     "QueueDoesNotExist": "AWS.SimpleQueueService.NonExistentQueue",
@@ -90,6 +92,8 @@ def sqs_error(error: QuorumqError) -> SqsError:
             return SqsError("RequestThrottled", text, 503, error.delay)
         case Transient() | Closed():
             return SqsError("ServiceUnavailable", text, 503)
+        case UnknownToken():
+            return SqsError("ServiceUnavailable", f"{REFUSED}.", 503)
         case Unauthorized():
             return SqsError("AccessDenied", text, 403)
         case NotFound():
