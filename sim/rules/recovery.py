@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from quorumq.core.cluster.peers import Peers
 from quorumq.core.cluster.state import GrantTimer, NodeConfig
-from quorumq.core.messages import Hello
+from quorumq.core.messages import Hello, ResyncReply, SyncTopics
 from quorumq.core.messages.effects import Effect, Persist
 from quorumq.core.messages.records import Reclaimed, TopicPut, TrustLost
 from quorumq.core.partition import fate
@@ -19,11 +19,11 @@ from quorumq.core.partition.lease import Ballots, Held, Lease
 from quorumq.core.partition.recall import Recall, Reported
 from quorumq.core.partition.replica import Replica
 from quorumq.core.partition.storing import Storing
-from quorumq.core.recovery import trust
+from quorumq.core.recovery import resync, trust
 from quorumq.core.recovery.resync import Resync
 from quorumq.core.recovery.trust import Trust
 from quorumq.core.requests.context import Context
-from quorumq.core.values.types import Kind, Now, Record, Span, Stamp
+from quorumq.core.values.types import Kind, NodeId, Now, Record, Span, Stamp
 from quorumq.driver import Driver
 from sim.disks import MemoryJournal
 from sim.explorer import world
@@ -110,6 +110,13 @@ def welcome_at_once(self: Peers, key: int, hello: Hello, now: Now) -> list[Effec
 
 
 _on_hello = Peers.on_hello
+
+
+def takes_no_topics(context: Context, sender: NodeId, message: ResyncReply, now: Now) -> list[Effect]:
+    return _take_in(context, sender, message._replace(registers=SyncTopics((), ())), now)
+
+
+_take_in = resync.take_in
 
 
 # --------------------------------------------------------------------------- the rules
@@ -236,6 +243,26 @@ RULES: tuple[Rule, ...] = (
         ),
         hunted=True,
         survives="a replica that grants and crashes before its topic's record is durable",
+    ),
+    Rule(
+        "resync-brings-topics",
+        "a resync brings every topic that the lost directory has voted in: only others have no quarantine",
+        ((resync, "take_in", takes_no_topics),),
+        off="it brings no registers",
+        scenario=Scenario(
+            "resynced-topics",
+            "a delivery by the word of a replica whose disk is lost, and a second attempt",
+            budget=Budget(resyncs=1),
+            coordinators=(A, C),
+            restart_nodes=(B,),
+            give_up=False,
+            script=(
+                *won(A, B),
+                ("lose", B),
+                *links(B, A, C),
+                *answered("ResyncRequest", "ResyncReply", B, A, C),
+            ),
+        ),
     ),
     Rule(
         "recovery-keeps-union",

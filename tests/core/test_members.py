@@ -191,12 +191,12 @@ def test_a_node_that_was_added_keeps_replicas_and_coordinates() -> None:
 def test_only_a_node_without_a_past_grants_holds_at_once(lost: str) -> None:
     cluster = GrowingCluster(3)
     cluster.add("d")
+    cluster.ask("d", m.CreateTopic("jobs", 1, 8))
     if lost:
         cluster.kill("d")
         cluster.journals["d"].append(TrustLost(0, "the data directory is damaged"))
         cluster.enter("d", journal=lost == "some")
     assert cluster.nodes["d"].state.trusted
-    cluster.ask("d", m.CreateTopic("jobs", 1, 8))
     quarantined = [replica.in_quarantine(cluster.now) for replica in cluster.nodes["d"].replicas.values()]
     assert quarantined == [bool(lost)] * len(quarantined) != []
 

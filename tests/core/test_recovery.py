@@ -325,11 +325,11 @@ def test_a_node_serves_what_is_out_of_quarantine_and_passes_the_rest_on() -> Non
 def test_a_replica_that_comes_into_being_in_quarantine_asks_too() -> None:
     cluster, topic, _ = with_session(1)
     cluster.kill("b")
-    # As many records as were reported to peers, and a resync that did not bring the topic.
+    # As many records as were reported to peers, and a resync from declared survivors, without the topic.
     cluster.journals["b"][:] = [
         TrustLost(1, "") if isinstance(it, TopicPut) else it for it in cluster.journals["b"]
     ]
-    cluster.journals["b"].append(Trusted())
+    cluster.journals["b"].append(Trusted(declared=True))
     cluster.drop = lambda sender, to, message: isinstance(message, m.SyncTopics)
     cluster.start("b")
     core = cluster.nodes["b"]

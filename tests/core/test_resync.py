@@ -6,7 +6,15 @@ import pytest
 
 from quorumq.core import messages as m
 from quorumq.core.messages.effects import Damaged, Send
-from quorumq.core.messages.records import BatchStored, PeerPosition, Reserved, Started, Trusted, TrustLost
+from quorumq.core.messages.records import (
+    BatchStored,
+    PeerPosition,
+    Reserved,
+    Started,
+    TopicPut,
+    Trusted,
+    TrustLost,
+)
 from quorumq.core.recovery.resync import far_above
 from quorumq.core.values.errors import Code, UsageError
 from quorumq.core.values.limits import STARTS_FAR, STARTS_MAX
@@ -473,3 +481,37 @@ def test_no_client_waits_for_a_node_that_does_not_vote_yet(why: str) -> None:
         cluster.start(others[0])
     cluster.hear_all(10.0)
     assert outcomes(cluster.ask(old, requests[0]))[0].startswith("acked")
+
+
+@pytest.mark.parametrize("rf", [1, 3])
+@pytest.mark.parametrize("crashes", [True, False])
+def test_a_topic_that_is_made_after_a_resync_is_delivered_at_once(rf: int, *, crashes: bool) -> None:
+    cluster = Cluster()
+    for name in "bc":
+        wipe(cluster, name, 1.0)
+    if crashes:
+        cluster.crash("abc")
+    topic, producer_id = opened(cluster, "new", rf=rf, partitions=8)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.HoldsReply)
+    for number, members in enumerate(topic.replicas):
+        batch = cluster.batch(topic, producer_id, 0, [b"x"], partition=number)
+        cluster.ask("a", m.Publish(batch), of=m.PublishReply)
+        asked = fetch(most=1)._replace(topics=("new",))
+        assert receipts(cluster.ask(members[0], asked, 1.5))
+
+
+def test_a_partition_that_was_proposed_before_waits() -> None:
+    """The directory before this one, whose resync brought the proposal alone, may have voted there."""
+    cluster, topic, _ = with_session(1)
+    cluster.ask("a", m.AlterTopic("jobs", partitions=2), of=m.TopicReply)
+    wider = cluster.nodes["b"].topics[topic.id]
+    cluster.kill("b")
+    proposed = wider._replace(replicas=wider.replicas[:1], proposed=2)
+    cluster.journals["b"][:] = [
+        it._replace(topic=proposed) if isinstance(it, TopicPut) else it for it in cluster.journals["b"]
+    ]
+    cluster.drop = lambda sender, to, message: isinstance(message, m.HoldsReply | m.SyncTopics)
+    cluster.start("b")
+    hand_over(cluster, "a", "b", m.PutTopic(0, wider))
+    waits = [replica.quarantine_until > cluster.time for replica in cluster.nodes["b"].replicas.values()]
+    assert waits == [True, True]

@@ -12,7 +12,7 @@ from quorumq.core.messages.effects import HelloRefused, Persist, Received
 from quorumq.core.messages.records import Trusted
 from quorumq.core.recovery.resync import Resync
 from quorumq.core.recovery.survivors import tell
-from quorumq.core.values.types import Member, Stamp, Topic
+from quorumq.core.values.types import Member, ProducerId, Stamp, Topic
 from tests.core.cluster import Cluster
 from tests.core.conftest import Without
 from tests.core.network import hand_over, wipe
@@ -439,7 +439,7 @@ def test_a_crash_at_any_step_lets_it_be_done_again(step: str, victim: str) -> No
     cluster.advance(30.0)
     assert trust(cluster) == "abc"
     assert [present(cluster, name) for name in "abc"] == [10, 10, 10]
-    assert all(Trusted() in cluster.journals[name] for name in "abc")
+    assert all(any(isinstance(it, Trusted) for it in cluster.journals[name]) for name in "abc")
     assert sum(item.receipt.span.size for item in receipts(cluster.ask("c", fetch(wait=0.9), 1.0))) == 10
 
 
@@ -461,6 +461,33 @@ def test_no_hold_of_a_lost_directory_is_granted_to_another() -> None:
     cluster.advance(2.0)
     (again,) = receipts(cluster.ask("a", fetch()))
     assert again.receipt.owner.ballot > held.receipt.owner.ballot
+
+
+@pytest.mark.parametrize("then", ["goes on", "restarts", "restarts twice"])
+def test_a_topic_that_is_lost_and_made_again_waits(then: str) -> None:
+    """It has the same id, and the directories that were lost have voted in it."""
+    cluster = Cluster(hold_time_max=10.0)
+    cluster.drop = lambda sender, to, message: "a" in (sender, to)
+    topic = cluster.ask("b", m.CreateTopic("jobs", 3, 1), of=m.TopicReply).topic
+    publish = m.Publish(cluster.batch(topic, ProducerId("b", 1, 7, 1), 0, [b"x"]))
+    cluster.ask("b", publish, of=m.PublishReply)
+    assert receipts(cluster.ask("b", fetch(hold_time=10.0)))
+    until = cluster.time + 0.98 * 10.0
+    cluster.hear_all()
+    wipe(cluster, "bc", 0.6)
+    assert isinstance(declare(cluster, "a", "a"), m.DeclareSurvivorsReply)
+    for _ in range(("goes on", "restarts", "restarts twice").index(then)):
+        for name in "bc" if then == "restarts twice" else "":
+            cluster.journals[name][:] = cluster.nodes[name].snapshot(cluster.now)
+        cluster.crash("bc")
+    assert cluster.topic().id == topic.id
+    cluster.ask("a", publish, of=m.PublishReply)
+    while cluster.time < until:
+        for name in "abc":
+            reply = cluster.ask(name, fetch(wait=0.1), 0.5)
+            assert isinstance(reply, m.Failed) or receipts(reply) == ()
+    cluster.advance(3.0)
+    assert receipts(cluster.ask("a", fetch()))
 
 
 def test_a_vote_of_a_lost_start_does_not_count() -> None:

@@ -40,6 +40,7 @@ BROKEN = {
     "quarantine": "G2",
     "quarantine-coordinator": "G2",
     "votes-wait-for-the-topic": "G2",
+    "resync-brings-topics": "G2",
     "piggyback-is-voted-on": "G2",
     "own-vote-not-needed": "G1",
     "piggyback-is-durable": "G1",

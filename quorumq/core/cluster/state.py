@@ -175,7 +175,8 @@ class NodeState:
     trusted: bool
     quarantine_until: float
     once_lost: bool = False  # True if the directory lost trust in an earlier start
-    knows_topics: bool = False  # True once each topic is known here that was ever durable in this directory
+    # Count of partitions, proposed ones included, of each topic in which an earlier start may have voted; None: of any.
+    earlier: dict[bytes, int] | None = None
     # Registers whose new partitions have a replica here, and those of them that are durable.
     registers_put: int = 0
     registers_durable: int = 0
@@ -255,6 +256,14 @@ class NodeState:
     def keeps_promises(self) -> bool:
         """Return True if this directory has all that was ever promised from it: a node that joins promised nothing."""
         return self.trusted or self.joins
+
+    def note_earlier(self) -> None:
+        """Note the topics in which an earlier start may have voted: those that are known here now, and no other.
+
+        Why: votes wait for the topic's record. A hold is asked for in a group alone, which was chosen by a majority
+        that knew the topic, and a resync hears one of each such majority.
+        """
+        self.earlier = {topic.id: topic.all_partitions for topic in self.catalogue.live()}
 
     # ------------------------------------------------------------ incarnations
 

@@ -63,7 +63,12 @@ class Started(NamedTuple):
 
 
 class Trusted(NamedTuple):
-    """The directory is trusted from here on: new or moved and confirmed by all peers, or resynced."""
+    """The directory is trusted from here on: new or moved and confirmed by all peers, or resynced.
+
+    ``declared``: True if this resync or an earlier one heard the declared survivors alone.
+    """
+
+    declared: bool = False
 
 
 class TrustLost(NamedTuple):

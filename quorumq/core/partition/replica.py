@@ -100,8 +100,9 @@ class Replica:
         self.storing = Storing(self.closing)
         self.learning = Learning(self.batches, self.views)
         self.recall = Recall(self.closing)
-        # Votes wait for the topic's record: no earlier start has voted in a partition that no record had.
-        self.quarantine_until = 0.0 if node.knows_topics else node.quarantine_until
+        earlier = node.earlier
+        new = earlier is not None and (topic.id not in earlier or partition.number >= earlier[topic.id])
+        self.quarantine_until = 0.0 if new else node.quarantine_until
         self.registered_by = node.registers_put
         self.trusted_since = 0
         self.former: tuple[NodeId, ...] = ()

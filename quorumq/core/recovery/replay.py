@@ -247,7 +247,8 @@ class Replay:
             restore(context, self.stop, now)
         for replica in replicas.values():
             replica.views.refresh_all(now)
-        context.state.knows_topics = context.state.trusted and not context.state.once_lost
+        if context.state.trusted and not self.trust.declared:
+            context.state.note_earlier()
 
     def _note_clocks(self, state: NodeState, now: Now) -> None:
         """Note how far the time of day has moved, and whether ages go by it that may be wrong.

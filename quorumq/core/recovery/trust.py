@@ -58,6 +58,7 @@ class Trust:
         journal_location: location of the directory by the journal; None if it names none.
         starts: the last starts of this directory, this one last.
         was_trusted: True if it could be trusted in this start or one before.
+        declared: True if it was ever trusted after a declaration of survivors: topics that it knew may be gone.
         moved: True if it may be an old copy: no vote until every other node has been heard.
         resync: the resync in progress; None if none is needed.
         above: start count up to which missing starts are covered by an earlier resync.
@@ -72,6 +73,7 @@ class Trust:
     journal_location: r.DirectoryLocation | None = None
     starts: tuple[r.Started, ...] = ()
     was_trusted: bool = False
+    declared: bool = False
     moved: bool = False
     resync: Resync | None = None
     above: int = 0
@@ -90,6 +92,7 @@ class Trust:
         """Take in a record of the journal, which has ``start_count`` starts so far; return their count after it."""
         if isinstance(record, r.Trusted):
             self.was_trusted, self.resync = True, None
+            self.declared |= record.declared
         elif isinstance(record, r.DirectoryLocation):
             self.journal_location = record
         else:
@@ -104,7 +107,7 @@ class Trust:
             reason = self.resync.reason if self.resync is not None else "before the last resync"
             records.append(r.TrustLost(self.above, reason))
         if trusted or self.is_written or (self.moved and self.was_trusted):
-            records.append(r.Trusted())
+            records.append(r.Trusted(self.declared))
         if self.journal_location is not None:
             records.append(self.journal_location)
         return records
@@ -155,7 +158,7 @@ class Trust:
         if self.is_alone(context) and not context.state.trusted:
             why = f"there is no other node to ask; {IF_ALL_WERE_RESTORED}"
             self.is_written = True
-            records += [*self._adopt_location(start, why), r.Trusted()]
+            records += [*self._adopt_location(start, why), r.Trusted(self.declared)]
         return records
 
     def on_started(self, context: Context) -> None:
@@ -214,7 +217,7 @@ class Trust:
         why = f"every other node was heard, and none knew of more; {IF_ALL_WERE_RESTORED}"
         moved = self._adopt_location(context.state.incarnation.n, why)
         self.is_written = True
-        return [Persist((*moved, r.Trusted()), (Done(TOKEN_TRUSTED),))]
+        return [Persist((*moved, r.Trusted(self.declared)), (Done(TOKEN_TRUSTED),))]
 
     def end_resync(self, context: Context, now: Now) -> list[Effect]:
         """Regain trust once every needed answer is merged. The Trusted record follows all of them in the journal.
@@ -241,7 +244,8 @@ class Trust:
         slots = [r.PartitionTrusted(partition, since) for partition, since in self.joined.items()]
         absent = [record for replica in context.replicas.values() for record in replica.recall.note_absent()]
         self.is_written = True
-        return [Persist((r.Reserved(reserve), *absent, r.Trusted(), *slots), done)]
+        self.declared |= bool(self.resync.survivors)
+        return [Persist((r.Reserved(reserve), *absent, r.Trusted(self.declared), *slots), done)]
 
     def on_trusted(self, context: Context, now: Now) -> bool:
         """Count this node's answers from now on. Return True if a resync ended, which starts a quarantine.
@@ -254,6 +258,8 @@ class Trust:
         self.is_written = False
         context.state.trusted = self.was_trusted = True
         self.moved = False
+        if not self.declared:
+            context.state.note_earlier()
         if self.resync is None:
             return False
         is_first, self.resync = self.resync.is_first, None
