@@ -26,6 +26,7 @@ from quorumq.audit.reasons import (
     TOKEN,
     WHO,
     Unread,
+    reason_of,
     refused,
     torn,
     type_of,
@@ -34,6 +35,8 @@ from quorumq.audit.solver import RATE_MAX, without_collection
 from quorumq.audit.table import ROW, Call, Floats, More, Numbers, Space, Table, Writer, spread
 from quorumq.history import COMMON, FIELDS, KINDS, VERSION, Row
 from quorumq.history.reader import LINE_BYTES_MAX
+
+WRONG: Final = "a wrong value: "
 
 DUE_SLACK_S: Final = 0.05
 """Seconds that a delay may end too early without a remark: times of day are in milliseconds, and are read twice."""
@@ -185,13 +188,15 @@ class Lines:
         runs = self._files.setdefault(file, set())
         for of, items in by_kind.items():
             kind = _STRUCTS[of]
-            if (checked := self._checked(kind, items)) is None:  # one of them is not of the schema after all
-                fit = [self._checked(kind, [line]) is not None for line in items]
-                wrong = (line for line, fits in zip(items, fit, strict=True) if not fits)
-                self._unread += [refused(file, msgspec.json.encode(line)) for line in wrong]
+            checked: _Checked | str = self._checked(kind, items)
+            if isinstance(checked, str):  # one of them is not of the schema after all
+                each = [self._checked(kind, [line]) for line in items]
+                wrong = [(line, it) for line, it in zip(items, each, strict=True) if isinstance(it, str)]
+                self._unread += [refused(file, msgspec.json.encode(line), why) for line, why in wrong]
                 runs.update(map(attrgetter("run"), items))
-                checked = self._checked(kind, list(itertools.compress(items, fit))) if any(fit) else None
-            if checked is not None:
+                fit = [line for line, it in zip(items, each, strict=True) if not isinstance(it, str)]
+                checked = self._checked(kind, fit) if fit else ""
+            if not isinstance(checked, str):
                 runs.update(checked.fields["run"])
                 self._taken(kind, checked)
 
@@ -206,12 +211,12 @@ class Lines:
                 if len(line) > LINE_BYTES_MAX:
                     raise msgspec.DecodeError
                 result.append(_DECODER.decode(line))
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                self._unread.append(refused(file, line))
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                self._unread.append(refused(file, line, reason_of(line, error)))
         return result
 
-    def _checked(self, kind: str, lines: Sequence[Any]) -> _Checked | None:
-        """Check the rules that a struct does not state; None if a line is not of the schema."""
+    def _checked(self, kind: str, lines: Sequence[Any]) -> _Checked | str:
+        """Check the rules that a struct does not state; the reason if a line is not of the schema."""
         fields = dict(zip(_NAMES[kind], zip(*map(msgspec.structs.astuple, lines), strict=True), strict=True))
         of_lines = fields.get("spans", ())
         flat = list(itertools.chain.from_iterable(filter(None, of_lines)))
@@ -222,21 +227,21 @@ class Lines:
         producers, *ends = zip(*flat, strict=True) if flat else ((), (), ())
         starts, stops = (np.fromiter(it, np.int64, len(flat)) for it in ends)
         if ((starts < 0) | (stops <= starts) | (stops - starts > SPAN_MESSAGES_MAX)).any():
-            return None
-        if kind == "settings" and any(it > VERSION for it in fields["history"]):
-            return None
+            return f"{WRONG}spans"
+        if kind == "settings" and (newest := max(fields["history"])) > VERSION:
+            return f"a history of version {newest}; this reads {VERSION}"
         if kind == "derive" and any(_outputs(it) is None for it in fields["into"]):
-            return None
+            return f"{WRONG}into"
         if any(it is not None and not TOKEN.fullmatch(it) for it in fields.get("token", ())):
-            return None
+            return f"{WRONG}token"
         crcs = _bits(fields.get("crcs", ()), of, stops - starts)
         if crcs is None:
-            return None
+            return f"{WRONG}crcs"
         # Names are numbered once all else is checked: a table has none of a line that was refused.
         writers = list(zip(fields["run"], fields["who"], fields["within"], strict=True))
         writer = _numbers(self._writers_of[kind], writers)
         if writer is None and not all(_may_write(kind, who) for _, who, _ in dict.fromkeys(writers)):
-            return None
+            return f"{WRONG}who"
         space: Numbers | None = None
         names: list[Any] = []
         if kind in OF_MESSAGES:
@@ -247,7 +252,7 @@ class Lines:
             space = _numbers(self._spaces, names)
         if space is None:
             if not all(map(PRODUCER_ID.fullmatch, set(producers))):
-                return None
+                return f"{WRONG}spans"
             space = _new_numbers(self._spaces, names)
         if writer is None:
             number = _new_numbers(self._writers, writers)

@@ -534,9 +534,9 @@ def test_unread_lines_are_counted_and_their_run_holds_nothing(seen: Seen) -> Non
     assert reasons == {
         "not JSON": 1,
         "a kind that this version does not know: novel": 1,
-        "a wrong type: at": 1,
+        "Expected `float`, got `str` - at `$.at`": 1,
         "a history of version 2; this reads 1": 1,
-        "field owner is missing of a ack": 1,
+        "Object missing required field `owner`": 1,
     }
     assert {seen.verdicts[("garbled", name)]["verdict"] for name in GUARANTEES} == {"not decidable"}
     assert seen.verdicts[("garbled", "G2")]["undecidable"] == 4
@@ -673,11 +673,11 @@ def test_a_number_beyond_all_clocks_is_not_read(tmp_path: Path) -> None:
     wild = [lines[1].replace('"within": 0.0', f'"within": {number}') for number in ("1e400", "-1e400")]
     count, unread = unread_in("".join(f"{it}\n" for it in [*lines, *wild]).encode(), folder=tmp_path)
     assert count == len(lines)
-    assert [(it.reason, it.harmless) for it in unread] == [("a number that is not finite", False)] * 2
+    assert [(it.reason, it.harmless) for it in unread] == [("Number out of range - at `$.within`", False)] * 2
     far = [lines[1].replace("0, 1]", f"{1 << bits}, {(1 << bits) + 1}]") for bits in (62, 63, 64, 100)]
     count, unread = unread_in("".join(f"{it}\n" for it in [*lines, *far]).encode(), folder=tmp_path)
     assert count == len(lines)
-    assert [(it.reason, it.harmless) for it in unread] == [("a wrong type: spans", False)] * 4
+    assert [("spans" in it.reason, it.harmless) for it in unread] == [(True, False)] * 4
 
 
 def test_a_line_that_is_too_long_costs_itself(tmp_path: Path) -> None:
