@@ -12,22 +12,22 @@ from quorumq.cli.common import json_option, print_json, print_table, say
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="HISTORY...")
-@click.option("--strict", is_flag=True, help="End with 3 where not everything is decided or was read.")
+@click.option("--strict", is_flag=True, help="End with 3 if something is not decidable or was not read.")
 @click.option(
-    "--drained", is_flag=True, help="Take runs that do not say so to be over: what is not settled is lost."
+    "--drained", is_flag=True, help="Treat every run as over: a message that is not settled is lost."
 )
 @json_option
 def audit(paths: tuple[str, ...], strict: bool, drained: bool, as_json: bool) -> None:
     """Check every guarantee against what nodes and clients wrote (docs/history.md).
 
     Takes files, or directories with *.jsonl or *.jsonl.gz below them. Each guarantee holds, is broken, is not decidable
-    or was not checked. What is broken is shown by cause, with the story of the first message; --json has the first 50
-    of each guarantee. `python -m quorumq.spark audit` asks the same of what one machine cannot hold, and writes tables
-    and a page.
+    or was not checked. Findings are shown by cause, with the story of the first message; --json has the first 50
+    of each guarantee. `python -m quorumq.spark audit` checks histories of any size, and writes tables and a page.
 
     Needs the extra quorumq[audit]. Exits with 1 if a guarantee is broken.
     """
     from quorumq.core.values.errors import UsageError
+    from quorumq.core.values.printable import plural
 
     try:
         from quorumq.audit import files
@@ -46,7 +46,7 @@ def audit(paths: tuple[str, ...], strict: bool, drained: bool, as_json: bool) ->
         print_json(summary)
     else:
         columns, rows = rows_of(summary)
-        print_table(columns, rows, f"{summary['runs']:,} runs, {summary['lines']:,} lines")
+        print_table(columns, rows, f"{plural(summary['runs'], 'run')}, {plural(summary['lines'], 'line')}")
         for line in lines_of(summary):
             say(line)
     sys.exit(exit_code(summary, strict=strict))

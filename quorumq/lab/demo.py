@@ -104,4 +104,7 @@ def _say_more(out: Any, verdict: Verdict, keep: Path | None) -> None:
     out.print(f"  quorumq peek {TOPIC} --group {GROUP} --which acked --limit 10", markup=False)
     out.print("  quorumq status", markup=False)
     for segment in segments[-1:]:
-        out.print(f"  quorumq journal inspect {segment}     # with the nodes stopped or not\n", markup=False)
+        out.print(f"  quorumq journal inspect {segment}     # with the nodes stopped or not", markup=False)
+    out.print(
+        f"  quorumq audit --drained {keep / 'histories'}     # every promise, checked again\n", markup=False
+    )

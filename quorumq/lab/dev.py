@@ -39,10 +39,9 @@ GATEWAY_PATIENCE_S: Final = 5.0
 @click.option("--topic", "topics", multiple=True, metavar="NAME", help="Create this topic; may be repeated.")
 @click.option(
     "--hold-time-max",
-    default=limits.HOLD_TIME_MAX_DEFAULT_S,
-    show_default=True,
     type=click.FloatRange(0.1, 3600),
-    help="Longest hold in seconds, and how long a node that crashed stays in quarantine.",
+    help="Longest hold in seconds, and how long a node that crashed stays in quarantine. "
+    f"[default: that of the cluster in --dir, else {limits.HOLD_TIME_MAX_DEFAULT_S:g}]",
 )
 @click.option(
     "--wait",
@@ -65,7 +64,7 @@ def dev(
     port: int,
     directory: Path | None,
     topics: tuple[str, ...],
-    hold_time_max: float,
+    hold_time_max: float | None,
     wait: float | None,
     gateway: bool,
     as_json: bool,
@@ -82,7 +81,7 @@ def dev(
     serve in time, the exit code is 69.
     """
     from quorumq.lab.leash import Leashed, end
-    from quorumq.lab.local import LocalCluster
+    from quorumq.lab.local import LocalCluster, kept_config
 
     if wait is not None:
         addresses = [f"127.0.0.1:{port + index}" for index in range(nodes)]
@@ -92,6 +91,9 @@ def dev(
         else:
             click.echo(f"ready: {', '.join(addresses)}")
         return
+    if hold_time_max is None:  # a cluster never changes its own
+        config = kept_config(directory) if directory is not None else {}
+        hold_time_max = float(config.get("hold_time_max", limits.HOLD_TIME_MAX_DEFAULT_S))
     with ended_by_sigterm():
         cluster = LocalCluster(nodes, keep=directory, base_port=port, hold_time_max=hold_time_max, tell=_tell)
         died: dict[str, None] = {}

@@ -130,7 +130,7 @@ class LocalCluster:
                 ports = given_ports(base_port, nodes)
             self.addresses = [f"127.0.0.1:{port}" for port in ports]
             shared: dict[str, Any] = {
-                "cluster_id": self._cluster_id(),
+                "cluster_id": kept_config(self.directory).get("cluster_id", "local"),
                 "secret_file": str(self._secret_path()),
                 "hold_time_max": float(hold_time_max),
                 "auto_create_topics": True,
@@ -356,13 +356,6 @@ class LocalCluster:
                 file.write(os.urandom(32).hex() + "\n")
         return path
 
-    def _cluster_id(self) -> str:
-        """Return the cluster's id: of the earlier run in this directory, or that of any local cluster."""
-        try:
-            return str(tomllib.loads(self.config_path(self.nodes[0]).read_text())["cluster_id"])
-        except FileNotFoundError:
-            return "local"
-
     def _write_config(self, name: str, shared: Mapping[str, Any]) -> None:
         directory = self.node_directory(name)
         directory.mkdir(exist_ok=True)
@@ -416,6 +409,14 @@ class LocalCluster:
                 self._tell(f"waiting: {problems}")
                 tell_at = now + TELL_EVERY_S
             time.sleep(min(POLL_S, until - now))
+
+
+def kept_config(directory: Path) -> dict[str, Any]:
+    """Return the configuration of node n1 that an earlier run left in ``directory``; empty if there is none."""
+    try:
+        return tomllib.loads((directory / "n1" / "node.toml").read_text())
+    except FileNotFoundError:
+        return {}
 
 
 def lack(

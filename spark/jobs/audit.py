@@ -130,7 +130,7 @@ def shown(console: Console, summary: Mapping[str, Any]) -> None:
     "--strict", is_flag=True, help=f"End with {STRICT_CODE} where not everything is decided or was read."
 )
 @click.option(
-    "--drained", is_flag=True, help="Take runs that do not say so to be over: what is not settled is lost."
+    "--drained", is_flag=True, help="Treat every run as over: a message that is not settled is lost."
 )
 def command(
     paths: tuple[str, ...],

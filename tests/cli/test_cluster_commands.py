@@ -532,6 +532,23 @@ def test_dev_prints_where_it_is_and_stops_everything_on_a_signal(monkeypatch: py
     assert not Path(said["directory"]).exists()
 
 
+def test_dev_continues_a_cluster_with_its_own_longest_hold(tmp_path: Path) -> None:
+    with LocalCluster(1, keep=tmp_path, hold_time_max=2.0) as cluster:  # as the demo leaves one
+        CliRunner().invoke(main, ["publish", "jobs", "kept", "--node", cluster.addresses[0]])
+    (port,) = free_ports(1)
+    options = ["--nodes", "1", "--port", str(port)]
+    with subprocess.Popen([*QUORUMQ, "dev", *options, "--dir", str(tmp_path)]) as started:
+        try:
+            ready = CliRunner().invoke(main, ["dev", *options, "--wait", str(PATIENCE_S)])
+            assert ready.exit_code == 0, ready.output
+            with connect(f"127.0.0.1:{port}") as client:
+                (message,) = client.fetch("jobs", "workers", max_wait=PATIENCE_S)
+                assert message.payload == b"kept"
+        finally:
+            started.send_signal(signal.SIGTERM)
+    assert started.returncode == 0
+
+
 def test_dev_keeps_the_logs_of_a_cluster_that_does_not_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
