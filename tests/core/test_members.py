@@ -457,6 +457,7 @@ def test_a_node_is_drained_and_removed_and_refused_by_name() -> None:
     to = next(name for name in "abce" if name not in topic.replicas[0])
     assert "to is 'd'" in cluster.ask("a", m.MovePartition(topic.name, 0, topic.replicas[0][0], "d")).detail
     assert isinstance(cluster.ask("b", m.MovePartition(topic.name, 0, "d", to)), m.TopicReply)
+    cluster.advance(0.1)
     refused = exit_cluster(cluster, "remove", "d")
     assert isinstance(refused, m.Failed), "its payload is not copied yet"
     cluster.advance(12.0)

@@ -90,6 +90,26 @@ def test_a_new_slot_has_the_payload_as_soon_as_it_votes(rf: int) -> None:
     assert len(fetch(cluster, new)) == 1
 
 
+def test_a_new_slot_asks_for_what_was_published_while_it_could_not_vote() -> None:
+    """Its STOREs were refused, after the others had listed their messages."""
+    cluster, topic, members, others = made()
+    new, partition = others[0], PartitionId(topic.id, 0)
+    disk = SlowDisk(cluster, new)
+    cluster.submit(members[1], m.MovePartition("jobs", 0, members[0], new))
+    replicas = cluster.nodes[new].replicas
+    while partition not in replicas:
+        cluster.run()
+        disk.sync()
+    assert not replicas[partition].is_trusted
+    assert isinstance(publish(cluster, members[1], topic, 0), m.PublishReply)
+    while not replicas[partition].is_trusted:
+        cluster.run()
+        disk.sync()
+    cluster.advance(0.1)
+    disk.sync()
+    assert len(fetch(cluster, new)) == 1
+
+
 def test_a_slot_that_comes_back_without_its_payload_asks_for_it_as_soon_as_it_votes() -> None:
     """The source names it again while the slot learns the records. That is no pull under way."""
     cluster, topic, (old,), (new, other, *_) = made(rf=1)

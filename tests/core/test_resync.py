@@ -20,7 +20,7 @@ from quorumq.core.values.errors import Code, UsageError
 from quorumq.core.values.limits import STARTS_FAR, STARTS_MAX
 from quorumq.core.values.types import Incarnation
 from tests.core.cluster import Cluster
-from tests.core.network import cut, hand_over, held_back, wipe
+from tests.core.network import SlowDisk, cut, hand_over, held_back, wipe
 from tests.core.steps import (
     DEATH,
     check_failed,
@@ -85,6 +85,23 @@ def test_nothing_of_it_counts_before_the_resync_is_durable() -> None:
     cluster.hear_all()
     cluster.start("c", 2.0)
     assert core.state.trusted
+
+
+def test_a_node_asks_for_what_was_published_while_it_could_not_vote() -> None:
+    """The STORE was refused, after the others had listed their messages. A client may wait there alone."""
+    cluster, topic, producer_id = with_session(3)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.ResyncReply)
+    wipe(cluster, "b")
+    disk = SlowDisk(cluster, "b")
+    cluster.hear_all(2.0)
+    core = cluster.nodes["b"]
+    assert not core.state.trusted
+    cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 3, [b"x"])), of=m.PublishReply)
+    for _ in range(3):
+        disk.sync()
+        cluster.advance(0.1)
+    assert core.state.trusted
+    assert present(cluster, "b") == 4
 
 
 def test_a_crash_in_the_middle_goes_on_resyncing() -> None:

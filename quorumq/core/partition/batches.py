@@ -58,6 +58,7 @@ class Batches:
         partners: the nodes whose contents are compared, this one included: the set, and those that copy its payload.
         order: their keys, oldest first.
         with_ttl: number of batches that have a time to live of their own.
+        pulling_all_until: time until which all that a peer has is pulled at once: STOREs were refused here before.
         ages_moved: True if a batch turned out to be older than its position in `order` implies.
         index: batch and position of each present message.
         present: runs of messages that the index covers.
@@ -96,6 +97,7 @@ class Batches:
         "partition",
         "partners",
         "present",
+        "pulling_all_until",
         "reclaimed",
         "requested",
         "sessions",
@@ -116,6 +118,7 @@ class Batches:
         self.stored = StoredBatches(partition)
         self.order = Rows("qQ", 2)
         self.with_ttl = 0
+        self.pulling_all_until = 0.0
         self.ages_moved = False
         self.index = MessageIndex()
         self.present = SpanSet()
@@ -483,9 +486,15 @@ class Batches:
         """Return the absent messages that the journal names."""
         return merge_spans(span for span, entry in self.absent.items() if entry.noted)
 
+    def pull_all(self, now: Now) -> None:
+        """Pull at once what peers have: STOREs were refused here until now, and a client may wait here alone."""
+        self.pulling_all_until = now.mono + self.node.config.sync_grace
+
     def _is_overdue(self, entry: Missing, now: Now) -> bool:
         """Return True if a message is not on its way: it was heard of as an old one, or is missing for a while."""
-        return entry.noted or entry.since + self.node.config.sync_grace <= now.mono
+        if entry.noted or now.mono < self.pulling_all_until:
+            return True
+        return entry.since + self.node.config.sync_grace <= now.mono
 
     def note_nowhere(self, sender: NodeId, spans: Iterable[Span]) -> None:
         """Note that ``sender``, if it may have payload, does not have these."""

@@ -271,6 +271,7 @@ class Trust:
         context.state.quarantine_until = until
         for replica in context.replicas.values():
             replica.trust_slot(self.joined.get(replica.partition, 0))
+            replica.batches.pull_all(now)
             replica.quarantine_until = until
             for view in replica.views.with_holds():
                 view.min_ballot = max(view.min_ballot, clock.min_ballot)
