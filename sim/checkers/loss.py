@@ -54,7 +54,8 @@ class NoLoss(TopicChecker, DrainedChecker):
         self.groups: dict[str, None] = {}
         # Groups that began with a generation: since when, by node.
         self.known: dict[str, dict[str, float]] = {}
-        self.registers: dict[tuple[str, str], tuple[int, int]] = {}  # (group, node) -> generation, from_ms
+        # (group, node) -> generation, from_ms, buried
+        self.registers: dict[tuple[str, str], tuple[int, int, int]] = {}
         self.latest: dict[str, int] = {}  # the latest beginning that a group has ever had
         self.delivered: dict[GroupKey, int] = {}  # the newest generation in which it was
         # In which generation an ACK was sent that did not fail for certain: its outcome may be unknown.
@@ -113,7 +114,11 @@ class NoLoss(TopicChecker, DrainedChecker):
         if row["group"] in self.known:
             self.known[row["group"]].setdefault(row["who"], row["at"])
         self.groups[row["group"]] = None
-        self.registers[(row["group"], row["who"])] = (row["generation"], row["from_ms"])
+        self.registers[(row["group"], row["who"])] = (
+            row["generation"],
+            row["from_ms"],
+            row.get("buried", 0),
+        )
         self.latest[row["group"]] = max(row["from_ms"], self.latest.get(row["group"], 0))
 
     def on_purge(self, row: Row) -> None:
@@ -198,8 +203,10 @@ class NoLoss(TopicChecker, DrainedChecker):
     def drained(self) -> None:
         for group in self.groups:
             of_nodes = [register for (named, _), register in self.registers.items() if named == group]
-            generation, from_ms = max(of_nodes, default=(0, 0))
+            generation, from_ms, buried = max(of_nodes, default=(0, 0, 0))
             began = 0.0
+            if 0 < generation == buried:
+                continue  # it is deleted, and nobody reads it
             if not self.kept and group in self.unmade:
                 continue  # payload that only this group kept was dropped while it was deleted
             if self._never_was(group):

@@ -202,6 +202,13 @@ def test_payload_without_retention_may_be_gone_before_a_later_generation() -> No
     assert story(0.0).broken() == []
 
 
+@pytest.mark.parametrize(("buried", "expected"), [(5, []), (4, ["no loss"])])
+def test_a_group_that_ends_deleted_loses_nothing(buried: int, expected: list[str]) -> None:
+    story = Story().publish().deliver(5, generation=4)
+    story.add("node:a", "register", topic="t", group="g", generation=5, from_ms=0, buried=buried)
+    assert story.drained().broken() == expected
+
+
 @pytest.mark.parametrize(("nodes", "expected"), [("a", []), ("ab", ["no loss"])])
 def test_a_group_that_no_majority_knows_need_not_be_there(nodes: str, expected: list[str]) -> None:
     """Seed 6019110: the node that began to make it crashed, and forgot it."""
