@@ -253,15 +253,16 @@ class RecordsScan(Scan):
         What equals an intact record is intact.
         """
         decoded = self.decoded
-        if self.in_tail or not decoded.repeated:
+        if (self.in_tail or not decoded.repeated) and (
+            decoded.keys is None or key_in(window, key) in decoded.keys
+        ):
             latest = hash(window[key:stop])
             rows = decoded.rows.get(latest)
-            if rows is not None:
-                decoded.again.append(rows)
-                return True
-            decoded.latest = latest
-            if decoded.keys is None or key_in(window, key) in decoded.keys:
+            if rows is None:
+                decoded.latest = latest
                 return False
+            decoded.again.append(rows)
+            return True
         return crc32c(window[at + CRC_START : stop], self.salt) == PREFIX.unpack_from(window, at)[1]
 
     def frame(self, offset: int) -> Frame | Bad:
