@@ -12,7 +12,7 @@ from .schemas import TABLES
 def columns(tables: tuple[str, ...]) -> None:
     """Print the columns of the data source's tables, with types and meanings.
 
-    All tables if none is named: copies, messages, deadletters, problems.
+    All tables if none is named: messages, deadletters, problems.
     """
     for table in tables or TABLES:
         click.echo(table)

@@ -49,19 +49,6 @@ _CONTENT: Final = (
     Column("crc", TEXT, "CRC-32C of the record's bytes, 8 hex digits, as `crcs` in a history", True),
 )
 TABLES: Final[dict[str, tuple[Column, ...]]] = {
-    "copies": (
-        Column("node", TEXT, "the replica that has this copy"),
-        *_NAME,
-        *_CONTENT,
-        Column("published_at", TIME, "when the batch was made, by its producer's time of day"),
-        Column("received_at", TIME, "when this replica stored it, by its own time of day", True),
-        Column("delay_ms", NUMBER, "milliseconds from `published_at` before which it is not delivered"),
-        Column("ttl_ms", NUMBER, "milliseconds after which it expires; 0: as the topic says"),
-        Column("intact", FLAG, "true if the bytes match their checksum"),
-        Column("batch", NUMBER, "the replica's own number of the batch"),
-        Column("segment", NUMBER, "number of the segment of its journal with the copy"),
-        Column("offset", NUMBER, "offset of the batch's record in that file"),
-    ),
     "messages": (
         *_NAME,
         *_CONTENT,

@@ -17,9 +17,9 @@ from quorumq.storage.segment import NAME_SUFFIX
 
 from ..folders import Folder
 from ..schemas import TABLES, schema
-from ..session import bytes_in, exactly
+from ..session import exactly
 from ..source import register
-from ..source.options import SPLIT_BYTES, names_in, read_options
+from ..source.options import TASKS, names_in, read_options
 from ..source.stream import positions_of
 from ..transforms.deaths import DEATHS
 from .output import Output
@@ -28,9 +28,6 @@ OUTPUT: Final = Output("deadletters", 1)
 
 KNOWN: Final = "known"
 """The directory in OUT, if it goes on from another run, with hashes of all deaths up to that run."""
-
-TASK_BODIES_MAX: Final = 16 << 30
-"""Bytes of messages in the topic partitions of one task: it keeps 200 bytes of each that is dead."""
 
 
 class Input(NamedTuple):
@@ -90,11 +87,9 @@ def read(
         problems, source, cluster = None, str(parquet), None
     else:
         register(session)
-        location = (
-            journals(directories, session.sparkContext.defaultParallelism)
-            if directories
-            else {"nodes": nodes}
-        )
+        tasks = min(session.sparkContext.defaultParallelism, TASKS)  # each reads all records
+        offline = {"data": json.dumps(directories), "onDamage": "report", "tasks": str(tasks)}
+        location = offline if directories else {"nodes": nodes}
         reader = session.read.format("quorumq").options(**location)
         problems = reader.option("table", "problems").load() if directories and not head else None
         reader = reader.option("table", "deadletters")
@@ -110,16 +105,6 @@ def read(
         return inputs
     check_previous(head, since, inputs, same=True)
     return inputs._replace(since={"out": str(since), "as_of": head["as_of"]}, known=known_to(session, since))
-
-
-def journals(directories: Sequence[str], cores: int) -> dict[str, str]:
-    """Return the options of a read of data directories.
-
-    Each task of dead letters reads all journals. So there is about one for each core, unless it would keep too much.
-    """
-    share = -(-(bytes_in(*directories) or 0) // cores)
-    split = min(max(SPLIT_BYTES, share), TASK_BODIES_MAX)
-    return {"data": json.dumps(directories), "onDamage": "report", "splitBytes": str(split)}
 
 
 def known_to(session: SparkSession, out: Folder) -> DataFrame:

@@ -1,7 +1,8 @@
 """Tables out of data directories.
 
-`copies` and `problems` are read segment by segment. In the others a message is one row however many nodes have it, so
-one Spark task has all of a topic partition (or all of a share of its producer ids).
+`problems` is read segment by segment. In the others a message is one row however many nodes have it, so one Spark task
+has all of a topic partition (or all of a share of its producer ids), and each reads all records
+(docs/decisions/0029-each-task-reads-all-records.md).
 
 A task begins with opening every file it needs and gives out its first row after it has read all headers. So a task
 that is repeated gives the same rows or an error, and never some rows twice.
@@ -9,9 +10,10 @@ that is repeated gives the same rows or an error, and never some rows twice.
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
@@ -20,16 +22,20 @@ from quorumq.core.values.errors import UsageError
 from quorumq.core.values.types import PartitionId
 
 from .arrow import Batches
-from .copies import CopiesReader, ProblemsReader
 from .deaths import DeathsReader
 from .journals import Directory, Problem
 from .merged import MessagesReader
 from .options import Options, Wanted
 from .planning import plan_directory
-from .reader import Task, holds_any, reporter
+from .problems import ProblemsReader
+from .reader import Task, reporter
 from .registers import Registers
 
-T = TypeVar("T")
+TASK_BYTES: Final = 64 << 20
+"""Bytes of segments in which a task looks for problems, about."""
+
+TASK_BYTES_MAX: Final = 16 << 30
+"""Bytes of journals to a task, for its memory: it keeps 200 bytes of each dead letter."""
 
 
 def plan(options: Options, selection: Wanted) -> list[Task]:
@@ -51,22 +57,14 @@ def plan(options: Options, selection: Wanted) -> list[Task]:
             sizes.setdefault(PartitionId(topic.id, partition), 0)
     if options.table == "problems":
         first = directories[0]
-        directories = (
-            first._replace(problems=(*first.problems, *absent(directories, registers))),
-            *directories[1:],
-        )
-    if options.table in ("copies", "problems"):
-        keys = wanted_keys(sizes, registers, options, selection, deleted=True)
-        return _segment_tasks(directories, registers, keys, options, selection)
-    keys = wanted_keys(sizes, registers, options, selection, deleted=False)
-    tasks: list[Task] = []
-    # Small topic partitions come together, as each task reads all headers.
-    for chunk in packed(((key, sizes[key]) for key in sorted(keys)), options.split_bytes):
-        mine = registers.only({key.topic for key in chunk})
-        for number in range(options.buckets):
-            share = (number, options.buckets)
-            tasks.append(Task(directories, frozenset(chunk), bucket=share, registers=mine))
-    return tasks
+        first = first._replace(problems=(*first.problems, *absent(directories, registers)))
+        return list(_segment_tasks((first, *directories[1:])))
+    bodies = {key: sizes[key] for key in wanted_keys(sizes, registers, options, selection)}
+    least = -(-sum(segment.bytes for it in directories for segment in it.segments) // TASK_BYTES_MAX)
+    return [
+        Task(directories, chunk, share=share, registers=registers.only({key.topic for key in chunk}))
+        for chunk, share in shares(bodies, options.tasks, least)
+    ]
 
 
 def absent(directories: Iterable[Any], registers: Registers) -> Iterator[Problem]:
@@ -106,76 +104,57 @@ def check_nodes(directories: Iterable[Any]) -> None:
 
 
 def wanted_keys(
-    sizes: Mapping[PartitionId, int],
-    registers: Registers,
-    options: Options,
-    selection: Wanted,
-    *,
-    deleted: bool,
-) -> frozenset[PartitionId]:
-    """Return the topic partitions that options and filters leave."""
-
-    def is_wanted(key: PartitionId) -> bool:
+    keys: Iterable[PartitionId], registers: Registers, options: Options, selection: Wanted
+) -> Iterator[PartitionId]:
+    """Yield the topic partitions that options and filters leave."""
+    for key in keys:
         name = registers.name_of(key.topic)
-        return (
-            (deleted or not registers.is_deleted(key.topic))
+        if (
+            not registers.is_deleted(key.topic)
             and options.chooses(name)
             and selection.may_be("topic", name)
             and selection.may_be("topic_id", key.topic.hex())
             and selection.may_be("partition", key.number)
-        )
-
-    return frozenset(filter(is_wanted, sizes))
-
-
-def packed(items: Iterable[tuple[T, int]], most: int) -> list[list[T]]:
-    """Return items in lists, in order: each of at most ``most`` bytes, or of one item if it is larger."""
-    result: list[list[T]] = []
-    total = 0
-    for item, size in items:
-        if not result or total + size > most:
-            result.append([])
-            total = 0
-        result[-1].append(item)
-        total += size
-    return result
+        ):
+            yield key
 
 
-def _segment_tasks(
-    directories: tuple[Directory, ...],
-    registers: Registers,
-    keys: frozenset[PartitionId],
-    options: Options,
-    selection: Wanted,
-) -> list[Task]:
-    """Return one task for each range of a node's segments."""
-    tasks: list[Task] = []
-    copies = options.table == "copies"
+def shares(
+    sizes: Mapping[PartitionId, int], most: int, least: int
+) -> Iterator[tuple[frozenset[PartitionId], tuple[int, int]]]:
+    """Yield the topic partitions, and the share of the producer ids, of each task.
+
+    Args:
+        sizes: bytes of the bodies in each topic partition.
+        most: most tasks, if they are as many as ``least``.
+        least: with more tasks than topic partitions, each of these is cut by producer ids.
+    """
+    chunks: list[tuple[int, int, list[PartitionId]]] = [(0, at, []) for at in range(min(most, len(sizes)))]
+    for key in sorted(sizes, key=lambda key: (-sizes[key], key)):
+        size, at, chunk = heapq.heappop(chunks)
+        heapq.heappush(chunks, (size + sizes[key], at, [*chunk, key]))
+    for _, _, chunk in chunks:
+        of = -(-least // len(chunks))
+        yield from ((frozenset(chunk), (number, of)) for number in range(of))
+
+
+def _segment_tasks(directories: Iterable[Directory]) -> Iterator[Task]:
+    """Yield a task for each range of a node's segments of some `TASK_BYTES`."""
     for directory in directories:
-        if copies and not selection.may_be("node", directory.node):
-            continue
-        counting = (
-            (segment.number, segment.bytes)
-            for segment in directory.segments
-            if not copies or holds_any(segment, keys, "published_at", selection)
-        )
-        ranges = packed(counting, options.split_bytes)
-        tasks += [
-            Task(
-                (directory,),
-                keys=keys if copies else None,
-                segments=frozenset(numbers),
-                bucket=(at, len(ranges)),
-                registers=registers.only(registers.topics),
-            )
-            for at, numbers in enumerate(ranges)
-        ]
-    return tasks
+        ranges: list[list[int]] = [[]]
+        total = 0
+        for segment in directory.segments:
+            if ranges[-1] and total + segment.bytes > TASK_BYTES:
+                ranges.append([])
+                total = 0
+            ranges[-1].append(segment.number)
+            total += segment.bytes
+        for at, numbers in enumerate(ranges):
+            yield Task((directory,), segments=frozenset(numbers), share=(at, len(ranges)))
 
 
 def read(task: Task, options: Options, selection: Wanted, schema: StructType) -> Iterator[pa.RecordBatch]:
     table = {
-        "copies": CopiesReader,
         "problems": ProblemsReader,
         "messages": MessagesReader,
         "deadletters": DeathsReader,

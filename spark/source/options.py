@@ -15,13 +15,15 @@ from ..schemas import TABLES
 from .arrow import shown_ms
 
 _BOTH: Final = ("table", "data", "path", "columns", "topic", "group", "onDamage")
-READ: Final = (*_BOTH, "nodes", "verify", "since", "splitBytes", "buckets", "timeout")
+READ: Final = (*_BOTH, "nodes", "verify", "since", "tasks", "timeout")
 STREAM: Final = (*_BOTH, "maxBytesPerTrigger", "from", "onGap")
 WRITE: Final = ("nodes", "action", "topic", "job", "group", "timeout")
 """Options of `read`, `readStream` and `write`: docs/spark.md says what each means."""
 
 TIMEOUT_S: Final = 30.0
-SPLIT_BYTES: Final = 64 << 20
+TASKS: Final = 4
+"""Most tasks that read data directories: a further one costs a tenth of the first one, on records of others."""
+
 BATCH_BYTES: Final = 256 << 20
 """Bytes of journals that a micro-batch reads if no option says how many."""
 
@@ -37,8 +39,7 @@ class Options(NamedTuple):
     groups: frozenset[str] | None
     verify: bool
     report: bool
-    split_bytes: int
-    buckets: int
+    tasks: int
     timeout: float
     latest: bool
     reread: bool
@@ -128,8 +129,7 @@ def read_options(given: Mapping[str, str], *, stream: bool | None = False) -> Op
         groups=frozenset(groups) or None,
         verify=one_of(options, "verify", "true", "false") == "true",
         report=one_of(options, "onDamage", "fail", "report") == "report",
-        split_bytes=int(number(options, "splitBytes", SPLIT_BYTES, 1)),
-        buckets=int(number(options, "buckets", 1, 1)),
+        tasks=int(number(options, "tasks", TASKS, 1)),
         timeout=number(options, "timeout", TIMEOUT_S, 0.1),
         latest=one_of(options, "from", "earliest", "latest") == "latest",
         reread=one_of(options, "onGap", "fail", "reread") == "reread",
@@ -160,7 +160,7 @@ def _check_location(table: str, data: tuple[str, ...], nodes: tuple[str, ...], s
         raise UsageError(
             f"give either option data (directories of nodes) or option nodes (a running cluster): {problem}"
         )
-    if nodes and table in ("copies", "problems"):
+    if nodes and table == "problems":
         raise UsageError(
             f"table {table} cannot be read from a running cluster: a node that is asked does not show its journal; "
             "give option data"

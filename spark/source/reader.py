@@ -36,10 +36,13 @@ BATCHES: Final = (BATCH_STORED, BATCH_MOVED)
 class Task(InputPartition):
     """Input of one Spark task."""
 
-    directories: tuple[Directory, ...]  # those of all nodes; one for `copies` and `problems`
+    directories: tuple[Directory, ...]  # those of all nodes; one for `problems`
     keys: frozenset[PartitionId] | None = None  # the topic partitions to read; None for all
-    segments: frozenset[int] | None = None  # segments to read for `copies` and `problems`; None for all
-    bucket: tuple[int, int] = (0, 1)  # number of the share of the producer ids, and count of shares
+    segments: frozenset[int] | None = None  # segments to read for `problems`; None for all
+    share: tuple[int, int] = (
+        0,
+        1,
+    )  # number of the share of the producer ids, or of the segments, and their count
     registers: Registers = field(default_factory=Registers)
 
 
@@ -48,17 +51,11 @@ def reporter(options: Options) -> Report:
     return ignore if options.report or options.table == "problems" else refuse
 
 
-def holds_any(
-    segment: SegmentPlan, keys: frozenset[PartitionId] | None, column: str, selection: Wanted
-) -> bool:
-    """Return False if a segment's footer rules out batches of these partitions, and of the times wanted."""
-    if segment.footer is None:
+def holds_any(segment: SegmentPlan, keys: frozenset[PartitionId] | None) -> bool:
+    """Return False if a segment's footer rules out batches of these partitions."""
+    if segment.footer is None or keys is None:
         return True
-    return any(
-        (keys is None or PartitionId(part.topic, part.partition) in keys)
-        and (not column or selection.may_be_at(column, part.first_published_ms, part.last_published_ms))
-        for part in segment.footer
-    )
+    return any(PartitionId(part.topic, part.partition) in keys for part in segment.footer)
 
 
 def headers_text(headers: Mapping[str, HeaderValue]) -> dict[str, str | None]:
@@ -145,11 +142,7 @@ class Reader:
         """Return the segments that this table needs of a directory."""
         if self.task.segments is not None:
             return [plan for plan in directory.segments if plan.number in self.task.segments]
-        return [
-            plan
-            for plan in directory.segments
-            if plan.state or holds_any(plan, self.task.keys, "", self.selection)
-        ]
+        return [plan for plan in directory.segments if plan.state or holds_any(plan, self.task.keys)]
 
     def open(self) -> None:
         """Open all files; if the node has reclaimed one since the plan was made, plan its directory again."""
@@ -204,7 +197,7 @@ class Reader:
 
     def mine(self, producer_id: ProducerId) -> bool:
         """Return True if this task's share of the producer ids has this one."""
-        number, of = self.task.bucket
+        number, of = self.task.share
         return of == 1 or zlib.crc32(producer_id_text(producer_id).encode()) % of == number
 
     def messages_in(self, loaded: Loaded, first: int, count: int) -> list[Message | None]:

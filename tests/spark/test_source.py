@@ -88,14 +88,14 @@ def test_under_replication_is_a_query(spark: SparkSession, cluster: DiskCluster)
     [
         ({}, "option table is missing"),
         ({"table": "letters"}, "there is no table 'letters'"),
-        ({"table": "copies"}, "give either option data"),
+        ({"table": "messages"}, "give either option data"),
         ({"table": "messages", "data": "a", "nodes": "b:1"}, "both are given"),
-        ({"table": "copies", "nodes": "127.0.0.1:1"}, "does not show its journal"),
-        ({"table": "copies", "data": "a", "colour": "red"}, "there is no option 'colour'"),
-        ({"table": "copies", "data": "a", "columns": "id,colour"}, "has no column 'colour'"),
-        ({"table": "copies", "data": "a", "group": "g"}, "has no groups"),
-        ({"table": "copies", "data": "a", "onDamage": "ignore"}, "must be fail or report"),
-        ({"table": "copies", "data": "[1"}, "begins like a JSON list"),
+        ({"table": "problems", "nodes": "127.0.0.1:1"}, "does not show its journal"),
+        ({"table": "messages", "data": "a", "colour": "red"}, "there is no option 'colour'"),
+        ({"table": "messages", "data": "a", "columns": "id,colour"}, "has no column 'colour'"),
+        ({"table": "messages", "data": "a", "group": "g"}, "has no groups"),
+        ({"table": "messages", "data": "a", "onDamage": "ignore"}, "must be fail or report"),
+        ({"table": "messages", "data": "[1"}, "begins like a JSON list"),
     ],
 )
 def test_options_that_cannot_be_read_are_refused(
@@ -106,8 +106,8 @@ def test_options_that_cannot_be_read_are_refused(
 
 
 def test_a_schema_of_other_columns_is_refused(spark: SparkSession, cluster: DiskCluster) -> None:
-    reader = spark.read.format("quorumq").option("table", "copies")
-    assert reader.schema("id string, intact boolean").load(data_of(cluster)).columns == ["id", "intact"]
+    reader = spark.read.format("quorumq").option("table", "messages")
+    assert reader.schema("id string, size bigint").load(data_of(cluster)).columns == ["id", "size"]
     with pytest.raises(Exception, match="the schema names id bigint"):
         reader.schema("id bigint").load(data_of(cluster)).count()
 
@@ -118,4 +118,4 @@ def test_a_directory_that_is_no_nodes_is_refused(spark: SparkSession, tmp_path: 
         (tmp_path / "nowhere", "there is no such directory"),
     ):
         with pytest.raises(Exception, match=says):
-            spark.read.format("quorumq").option("table", "copies").load(str(path)).count()
+            spark.read.format("quorumq").option("table", "messages").load(str(path)).count()

@@ -24,11 +24,10 @@ from quorumq.storage.records import BATCH_STORED
 from quorumq.storage.segment import FORMAT_VERSION
 from quorumq.wire import cbor
 from quorumq.wire.batch import Message, encode_record, pack_spans
-from spark.jobs import deaths_input
 from spark.schemas import schema
 from spark.source import fragments, journals, offline, planning
 from spark.source.arrow import BYTES_MAX, ROWS_MAX
-from spark.source.options import Options, Wanted, read_options
+from spark.source.options import Options, Wanted
 from spark.source.reader import Task
 from tests.spark.cluster_on_disk import (
     NAMES,
@@ -63,18 +62,13 @@ def by_name(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (row["id"], row.get("group"), row.get("generation"), row.get("n")))
 
 
-def check_copies(cluster: DiskCluster, rows: list[dict[str, Any]]) -> None:
-    listed = {(row["node"], row["batch"], name_of(row)) for row in rows}
-    assert len(listed) == len(rows), "a copy is there once"
-    assert listed == {
-        (node.name, number, name)
-        for node in cluster.nodes
-        for name, copies in node.stored().items()
-        for number, _ in copies
-    }
-    for row in rows:
-        assert row["payload"] == payload_of(*name_of(row))
-        assert row["intact"]
+def check_each_node(cluster: DiskCluster, **options: str) -> None:
+    for node in cluster.nodes:
+        rows = rows_of("messages", [node.path], **options)
+        assert sorted(map(name_of, rows)) == sorted(node.stored()), "a message is there once"
+        for row in rows:
+            assert row["payload"] == payload_of(*name_of(row))
+            assert row["replicas"] == [node.name]
 
 
 def check_messages(cluster: DiskCluster, rows: list[dict[str, Any]]) -> None:
@@ -136,13 +130,16 @@ def check_dead_letters(cluster: DiskCluster, rows: list[dict[str, Any]]) -> None
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_tables_are_what_a_naive_account_says(tmp_path: Path, seed: int) -> None:
+def test_the_tables_are_what_a_naive_account_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
     rng = random.Random(seed)
     cluster = DiskCluster(tmp_path, segment_bytes=rng.choice((1_500, 6_000, 1 << 26)))
     for _ in range(2):
         turmoil(cluster, rng, 60)  # the nodes are running while their directories are read
-        more = {"splitBytes": rng.choice(("1", "5000", "100000000")), "buckets": rng.choice(("1", "3"))}
-        check_copies(cluster, rows_of("copies", cluster.data, **more))
+        more = {"tasks": rng.choice(("1", "2", "4"))}
+        monkeypatch.setattr(offline, "TASK_BYTES_MAX", rng.choice((2_000, 1 << 30)))
+        check_each_node(cluster, **more)
         check_messages(cluster, rows_of("messages", cluster.data, **more))
         check_dead_letters(cluster, rows_of("deadletters", cluster.data, **more))
         assert rows_of("problems", cluster.data, **more) == []
@@ -245,15 +242,15 @@ def test_a_batch_that_is_half_written_is_cut_at_every_byte(tmp_path: Path) -> No
     filled(cluster, 3)
     newest = segments(cluster.data[0])[-1]
     start = newest.stat().st_size
-    before = by_name(rows_of("copies", cluster.data[:1]))
+    before = by_name(rows_of("messages", cluster.data[:1]))
     cluster.publish(cluster.keys[0], (Span(PRODUCER_ID, 90, 93),), 5_000)
     cluster.nodes[0].store.commit()
     data = newest.read_bytes()
     for cut in range(start + 1, len(data), 7):
         newest.write_bytes(data[:cut])
-        assert by_name(rows_of("copies", cluster.data[:1])) == before, cut
+        assert by_name(rows_of("messages", cluster.data[:1])) == before, cut
     newest.write_bytes(data)
-    assert len(rows_of("copies", cluster.data[:1])) == len(before) + 3
+    assert len(rows_of("messages", cluster.data[:1])) == len(before) + 3
     cluster.close()
 
 
@@ -262,17 +259,14 @@ def test_a_damaged_body_ends_the_read_or_is_shown(tmp_path: Path) -> None:
     path = segments(cluster.data[1])[-1]
     record, body = first_batch(path)
     flip(path, body)
-    for table in ("copies", "messages"):
-        with pytest.raises(StorageError, match=f"{path}, byte {record}: the body of the batch"):
-            rows_of(table, cluster.data)
+    with pytest.raises(StorageError, match=f"{path}, byte {record}: the body of the batch"):
+        rows_of("messages", cluster.data)
     rows = rows_of("messages", cluster.data, onDamage="report")
     spoilt = [row for row in rows if row["damaged"]]
     assert {tuple(row["damaged"]) for row in spoilt} == {("n2",)}
     assert {tuple(row["replicas"]) for row in spoilt} == {("n1", "n3")}
     assert len(spoilt) == 3
     assert all(row["payload"] == payload_of(*name_of(row)) for row in rows)
-    copies = rows_of("copies", cluster.data, onDamage="report")
-    assert [row["payload"] for row in copies if not row["intact"]] == [None] * 3
     (problem,) = rows_of("problems", cluster.data)
     assert (problem["node"], problem["offset"], problem["kind"]) == ("n2", record, "body")
     only = rows_of("messages", cluster.data[1:2], onDamage="report")
@@ -285,7 +279,6 @@ def test_bodies_are_not_read_where_they_are_not_wanted(tmp_path: Path) -> None:
         flip(path, first_batch(path)[1])
     rows_of("messages", cluster.data, columns="id,crc,published_at")
     rows_of("messages", cluster.data, columns="id,replicas", verify="false")
-    rows_of("copies", cluster.data, columns="id,intact", verify="false")
     rows_of("deadletters", cluster.data, columns="id,message,replicas")
     for columns in ("id,payload", "id,replicas"):
         with pytest.raises(StorageError, match="onDamage"):
@@ -296,11 +289,11 @@ def test_damage_between_records_is_passed_over_only_when_asked(tmp_path: Path) -
     cluster = stopped(tmp_path, segment_bytes=1_500)
     path = segments(cluster.data[0])[0]
     record, _ = first_batch(path)
-    whole = rows_of("copies", cluster.data)
+    whole = rows_of("messages", cluster.data[:1])
     flip(path, record + 30)
     with pytest.raises(StorageError, match=f"{path}, byte {record}: the checksum of the record's header"):
-        rows_of("copies", cluster.data)
-    remaining = rows_of("copies", cluster.data, onDamage="report")
+        rows_of("messages", cluster.data)
+    remaining = rows_of("messages", cluster.data[:1], onDamage="report")
     assert len(remaining) == len(whole) - 3
     problems = rows_of("problems", cluster.data)
     assert [(row["segment"], row["offset"], row["kind"]) for row in problems] == [
@@ -372,14 +365,14 @@ def test_two_directories_of_one_node_or_of_two_clusters_are_refused(tmp_path: Pa
 
 
 def test_segments_that_go_between_plan_and_read_lose_nothing(tmp_path: Path) -> None:
-    """The node rolls and reclaims after the plan was made: merged tables plan again, `copies` says to read again."""
+    """The node rolls and reclaims after the plan was made: merged tables plan again, `problems` says to read again."""
     cluster = DiskCluster(tmp_path, segment_bytes=1_500)
     filled(cluster)
     node = cluster.nodes[0]
     stay = sorted(node.batches)[-2:]
-    messages, copies = (options_of(table, cluster.data) for table in ("messages", "copies"))
+    messages, problems = (options_of(table, cluster.data, tasks="1") for table in ("messages", "problems"))
     planned = offline.plan(messages, Wanted())
-    segment_tasks = offline.plan(copies._replace(split_bytes=1), Wanted())
+    segment_tasks = offline.plan(problems, Wanted())
     reading = offline.read(planned[0], messages, Wanted(), schema("messages"))
     first = next(reading).to_pylist()
     before = segments(node.path)
@@ -395,8 +388,8 @@ def test_segments_that_go_between_plan_and_read_lose_nothing(tmp_path: Path) -> 
     assert len(seen) == 36, "who had opened them reads on"
     check_messages(cluster, read_all(planned, messages, Wanted()))
     with pytest.raises(StorageError, match="run the query again"):
-        read_all(segment_tasks, copies, Wanted())
-    check_copies(cluster, rows_of("copies", cluster.data))
+        read_all(segment_tasks, problems, Wanted())
+    check_each_node(cluster)
     cluster.close()
 
 
@@ -423,12 +416,12 @@ def test_segments_without_what_is_wanted_are_not_opened(tmp_path: Path) -> None:
     flip(path, first_batch(path)[0] + 30)
     selection = Wanted()
     selection.values["partition"] = frozenset((1,))
-    options = options_of("copies", cluster.data[:1], splitBytes="1")
+    options = options_of("messages", cluster.data[:1])
     rows = read_all(offline.plan(options, selection), options, selection)
     assert {row["partition"] for row in rows} == {1}
     assert len(rows) == 18
     with pytest.raises(StorageError):
-        rows_of("copies", cluster.data[:1])
+        rows_of("messages", cluster.data[:1])
     cluster.close()
 
 
@@ -442,11 +435,10 @@ def test_arrow_batches_are_bounded_in_rows_and_bytes(cluster: DiskCluster) -> No
         cluster.nodes[0].put(pack_spans(key, (span,), 1_000, records))
         start = span.stop
     cluster.commit()
-    for table in ("copies", "messages"):
-        batches = [batch for _, batch in batches_of(table, cluster.data)]
-        assert sum(batch.num_rows for batch in batches) == start
-        assert max(batch.num_rows for batch in batches) <= ROWS_MAX
-        assert max(batch.nbytes for batch in batches) <= BYTES_MAX + (1 << 20)
+    batches = [batch for _, batch in batches_of("messages", cluster.data)]
+    assert sum(batch.num_rows for batch in batches) == start
+    assert max(batch.num_rows for batch in batches) <= ROWS_MAX
+    assert max(batch.nbytes for batch in batches) <= BYTES_MAX + (1 << 20)
 
 
 def test_numbers_are_kept_as_ranges() -> None:
@@ -511,9 +503,9 @@ def test_deaths_of_spans_that_nodes_cut_differently_are_one_each(tmp_path: Path)
     assert all(row["payload"] and row["published_at"].timestamp() == 1.0 for row in rows.values())
 
 
-@pytest.mark.parametrize(("split", "stack_bytes"), [("67108864", 600), ("1", 600), ("1", 90_000)])
+@pytest.mark.parametrize(("most", "stack_bytes"), [("1", 600), ("4", 600), ("4", 90_000)])
 def test_a_record_is_decoded_once_by_the_task_of_its_partition(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, split: str, stack_bytes: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: str, stack_bytes: int
 ) -> None:
     """However many nodes have it, also if it is longer than what is read at once."""
     write(120, tmp_path, stack_bytes=stack_bytes).close()
@@ -527,7 +519,7 @@ def test_a_record_is_decoded_once_by_the_task_of_its_partition(
         return load(source, name)
 
     monkeypatch.setattr(cbor, "load", counted)
-    options = options_of("deadletters", data, splitBytes=split)
+    options = options_of("deadletters", data, tasks=most)
     tasks = list(offline.plan(options, Wanted()))
     before = decoded.count(24)
     rows = [batch.num_rows for task in tasks for batch in
@@ -535,7 +527,7 @@ def test_a_record_is_decoded_once_by_the_task_of_its_partition(
     assert before == 0, "the plan needs partitions of records alone"
     assert decoded.count(24) == 120
     assert sum(rows) == 120
-    assert len(tasks) == (3 if split == "1" else 1)
+    assert len(tasks) == (1 if most == "1" else 3)
 
 
 def test_a_snapshot_is_not_decoded_after_the_segment_before(
@@ -569,17 +561,19 @@ def test_a_snapshot_is_decoded_after_a_damaged_segment(tmp_path: Path, cut: bool
     assert by_name(seen) == whole
 
 
-def test_the_job_reads_journals_by_a_task_for_each_core(
+def test_tasks_are_no_more_than_asked_for_and_than_partitions_unless_memory_needs_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each task reads all of them: with a task for every 64 MiB, many partitions were read many times."""
     cluster = stopped(tmp_path)
-    monkeypatch.setattr(deaths_input, "SPLIT_BYTES", 1)
 
-    def tasks(cores: int) -> int:
-        given = deaths_input.journals([str(path) for path in cluster.data], cores)
-        return len(offline.plan(read_options({"table": "deadletters", **given}), Wanted()))
+    def tasks(most: int) -> list[tuple[int, tuple[int, int]]]:
+        options = options_of("deadletters", cluster.data, tasks=str(most))
+        planned = offline.plan(options, Wanted())
+        return [(len(task.keys or ()), task.share) for task in planned]
 
-    assert [tasks(cores) for cores in (1, 1000)] == [1, 3]
-    monkeypatch.setattr(deaths_input, "TASK_BODIES_MAX", 1)
-    assert tasks(1) == 3
+    assert tasks(1) == [(3, (0, 1))]
+    assert sorted(tasks(2)) == [(1, (0, 1)), (2, (0, 1))]
+    assert tasks(9) == [(1, (0, 1))] * 3
+    size = sum(path.stat().st_size for it in cluster.data for path in segments(it))
+    monkeypatch.setattr(offline, "TASK_BYTES_MAX", size // 4)
+    assert sorted(tasks(3)) == sorted([(1, (0, 2)), (1, (1, 2))] * 3)
