@@ -7,9 +7,9 @@ which nodes have them and what became of their messages, so `Causes` keeps them 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from tempfile import SpooledTemporaryFile, gettempdir
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,8 @@ from quorumq.storage.scan import Frame
 
 from .arrow import BYTES_MAX, MS_MAX, MS_MIN, Same, Values, known_time, small
 from .journals import decoded
+
+T = TypeVar("T")
 
 ROWS: Final = 2048
 """Causes of one batch."""
@@ -99,21 +101,33 @@ def schema_of(schema: pa.Schema) -> pa.Schema:
     return pa.schema(chosen or [pa.field("attempts", pa.int32())])
 
 
-def raw_causes(name: str, frame: Frame) -> Sequence[Any]:
-    """Return the cause of each entry of a RecordsMerged, as a tuple of the fields of `Death`; None without one."""
+def take_entries(name: str, frame: Frame, take: Callable[[PartitionId, str, Any, Sequence[Any]], T]) -> T:
+    """Give a function the partition, the group, the entries and their causes of a RecordsMerged; return its result.
+
+    They come as they stand in the header. If the function cannot take these, because another version wrote them with
+    more or fewer fields, they come decoded.
+
+    Raises:
+        StorageError: they cannot be decoded.
+    """
     try:
-        entries, *rest = frame.fields[4:]
-        causes = [record[3] if len(record) > 3 else None for _, record in entries]
-        for at, first in rest[0] if rest else ():
-            causes[at] = causes[first]
-        return [
-            cause
-            if cause is None or len(cause) == len(Death._fields)
-            else (*cause, *_DEFAULTS[len(cause) - 2 :])
-            for cause in causes
-        ]
+        (topic, number), group, entries, *rest = frame.fields[2:]
+        return take(PartitionId(topic, number), group, entries, _raw_causes(entries, rest[0] if rest else ()))
     except (TypeError, ValueError, IndexError):
-        return [entry.record.letter for entry in decoded(name, frame).entries]
+        record = decoded(name, frame)
+        causes = [entry.record.letter for entry in record.entries]
+        return take(record.partition, record.group, record.entries, causes)
+
+
+def _raw_causes(entries: Any, again: Any) -> list[Any]:
+    """Return the cause of each entry, as a tuple of at least the fields of `Death`; None without one."""
+    causes = [record[3] if len(record) > 3 else None for _, record in entries]
+    for at, first in again:
+        causes[at] = causes[first]
+    return [
+        cause if cause is None or len(cause) >= len(Death._fields) else (*cause, *_DEFAULTS[len(cause) - 2 :])
+        for cause in causes
+    ]
 
 
 class Causes:

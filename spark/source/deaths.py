@@ -27,7 +27,7 @@ from quorumq.storage.scan import Frame
 from quorumq.wire.batch import Corrupt, Message, record_of
 
 from .arrow import BYTES_MAX, small
-from .causes import FIELDS, Causes, Rank, named_by, raw_causes, times
+from .causes import FIELDS, Causes, Rank, named_by, take_entries, times
 from .fragments import SECTION, Fragments, Numbers, deaths, fates, pairs, take
 from .journals import (
     RECORDS_MERGED,
@@ -242,15 +242,11 @@ class DeathsReader(Reader):
             self.whole[at] = plan.number
 
     def _entries(self, at: int, opened: OpenDirectory, plan: SegmentPlan, frame: Frame) -> None:
-        fragments, name = self.fragments, opened.files[plan.number].name
-        try:
-            (topic, number), group, entries = frame.fields[2:5]
-            key = PartitionId(topic, number)
+        def take(key: PartitionId, group: str, entries: Any, causes: Iterable[Any]) -> None:
             if (self.task.keys is None or key in self.task.keys) and self.wants(group):
-                fragments.add_entries(key, group, entries, raw_causes(name, frame), at, self.mine)
-        except (TypeError, ValueError):
-            decoded(name, frame)  # says what is wrong with it
-            raise
+                self.fragments.add_entries(key, group, entries, causes, at, self.mine)
+
+        take_entries(opened.files[plan.number].name, frame, take)
 
     def _spans(self, at: int, opened: OpenDirectory, plan: SegmentPlan, frame: Frame) -> None:
         batch = opened.batch(plan, frame)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from quorumq.storage.records import FRAMING_MAX, SNAPSHOT_END, TYPE_OF, Earlier,
 from quorumq.storage.scan import Bad, Frame
 from quorumq.storage.segment import salt_of
 
-from .causes import PUBLISHED, Rank, raw_causes
+from .causes import PUBLISHED, Rank, take_entries
 from .journals import RECORDS_MERGED, OpenFile, SegmentGone, batch_of, decoded
 from .planning import footer_of, segments_in, start_of, take_pages
 from .reader import BATCHES
@@ -253,17 +253,15 @@ class Tail:
         return self.offset - first
 
     def _take(self, frame: Frame) -> list[Entry]:
-        entries: list[Entry] = []
-        try:
-            (topic, number), group, all_of = frame.fields[2:5]
-            key = PartitionId(topic, number)
-            where = (self._read_to, self.number, frame.offset, frame.end)
-            head = f"{topic.hex()}/{number}/{group}/"
-            causes = raw_causes(self.file.name, frame)
+        where = (self._read_to, self.number, frame.offset, frame.end)
+
+        def take(key: PartitionId, group: str, all_of: Any, causes: Iterable[Any]) -> list[Entry]:
+            entries: list[Entry] = []
+            head = f"{key.topic.hex()}/{key.number}/{group}/"
             for ((named, start, stop), record), cause in zip(all_of, causes, strict=True):
                 generation, n, kind = record[:3]
                 rank, producer_id = Rank(generation, n, Kind(kind)), ProducerId(*named)
-                if cause is None or kind != Kind.DEAD:
+                if kind != Kind.DEAD:
                     self.settle(self._read_to, key, group, Span(producer_id, start, stop), rank)
                     continue
                 said = (tuple(record[3][0]), cause[PUBLISHED])
@@ -271,10 +269,9 @@ class Tail:
                     text = f"{head}{generation}/{n}/{producer_id}/{seq}"
                     name = blake2b(text.encode(), digest_size=NAME_BYTES).digest()
                     entries.append(Entry(*where, name, key, group, rank, producer_id, seq, *said))
-        except (TypeError, ValueError):
-            decoded(self.file.name, frame)  # says what is wrong with it
-            raise
-        return entries
+            return entries
+
+        return take_entries(self.file.name, frame, take)
 
     def _decide(self, durable: int) -> None:
         while self._waiting and self._waiting[0][0] <= durable:

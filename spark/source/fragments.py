@@ -77,7 +77,8 @@ class Fragments:
         mine: Callable[[ProducerId], bool],
     ) -> None:
         """Add the entries of a RecordsMerged as they stand in its header, and the cause of each, or None."""
-        add, group_number, node = self.records.extend, self.groups.number(group), 1 << directory
+        rows = array("q")  # those of a record that cannot be read whole are dropped
+        add, group_number, node = rows.extend, self.groups.number(group), 1 << directory
         producers, ranks = self._producers, self._ranks
         for ((named, start, stop), record), cause in zip(entries, causes, strict=True):
             producer = producers.get((key, named))
@@ -92,12 +93,13 @@ class Fragments:
                 generation, n, kind = record[:3]
                 rank = ranks[record[:3]] = self.ranks.number(Rank(generation, n, Kind(kind)))
             number, ballot, by, published = -1, 0, 0, 0
-            if cause is not None and record[2] == Kind.DEAD:
+            if record[2] == Kind.DEAD:
                 ballot, name = record[3][0]
                 ballot, by = min(ballot, INT64_MAX), self.ballots.number(name)
                 number, published = self.causes.add(cause), cause[PUBLISHED]
             add((producer, group_number, start, stop, rank, node, number, ballot, by, published))
-            self.count += 1
+        self.records += rows
+        self.count += len(rows) // len(RECORD)
 
     def add_node(self, rows: Sequence[tuple[int, int]], directory: int) -> None:
         """Note that another node has the entries of these rows."""
