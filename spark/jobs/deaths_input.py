@@ -90,10 +90,15 @@ def read(
         tasks = min(session.sparkContext.defaultParallelism, TASKS)  # each reads all records
         offline = {"data": json.dumps(directories), "onDamage": "report", "tasks": str(tasks)}
         location = offline if directories else {"nodes": nodes}
+        if head:
+            location["since"] = json.dumps(head["positions"])
+            positions = {
+                **head["positions"],
+                **(positions or {}),
+            }  # a node that is away is read from there later
         reader = session.read.format("quorumq").options(**location)
-        problems = reader.option("table", "problems").load() if directories and not head else None
-        reader = reader.option("table", "deadletters")
-        deaths = (reader.option("since", json.dumps(head["positions"])) if head else reader).load()
+        problems = reader.option("table", "problems").load() if directories else None
+        deaths = reader.option("table", "deadletters").load()
         source = ", ".join(directories) or nodes
         cluster = cluster_of_directories(directories) if directories else cluster_of_nodes(nodes)
     deaths = only(deaths, topics, groups)

@@ -58,7 +58,7 @@ class QuorumqDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         options = read_options(self.options)
         check_schema(options.table, schema)
-        if options.since is not None:
+        if options.since is not None and options.table == "deadletters":
             from .stream import SinceReader
 
             return SinceReader(options, schema)

@@ -58,6 +58,8 @@ def plan(options: Options, selection: Wanted) -> list[Task]:
     if options.table == "problems":
         first = directories[0]
         first = first._replace(problems=(*first.problems, *absent(directories, registers)))
+        if options.since is not None:  # the plan has the problems of the newest segments
+            return [Task((it,), segments=frozenset()) for it in (first, *directories[1:])]
         return list(_segment_tasks((first, *directories[1:])))
     bodies = {key: sizes[key] for key in wanted_keys(sizes, registers, options, selection)}
     least = -(-sum(segment.bytes for it in directories for segment in it.segments) // TASK_BYTES_MAX)

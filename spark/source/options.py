@@ -141,8 +141,8 @@ def read_options(given: Mapping[str, str], *, stream: bool | None = False) -> Op
 def _positions(text: str, table: str, offline: bool) -> Mapping[str, Mapping[str, Any]] | None:
     if not text:
         return None
-    if table != "deadletters" or not offline:
-        raise UsageError("option since is for table deadletters, read from data directories: leave it out")
+    if table == "messages" or not offline:
+        raise UsageError("option since is for dead letters and problems of data directories: leave it out")
     try:
         positions = json.loads(text)
         if all(bytes.fromhex(it["directory"]) and it["position"] + 0 >= 0 for it in positions.values()):

@@ -29,13 +29,16 @@ def test_each_run_has_the_deaths_since_the_last_and_a_table_has_each_once(
             cluster.publish(cluster.keys[0], (Span(PRODUCER_ID, seq, seq + 1),), START_MS - HOUR_MS)
             die_at(cluster, seq, "lasting", START_MS + seq)
 
-    def run(out: str, hours: int, since: str = "") -> list[int]:
+    def run(out: str, hours: int, since: str = "", *, problems: int = 0) -> list[int]:
         """Run the job; return the numbers of its messages."""
-        inputs = job.read(spark, data=cluster.data, since=Folder(tmp_path / since) if since else None)
+        data = cluster.data[:1] if problems else cluster.data
+        inputs = job.read(spark, data=data, since=Folder(tmp_path / since) if since else None)
         settings = job.Settings(now=NOON + timedelta(hours=hours), table=name, overwrite=True)
         summary = job.run(inputs, Folder(tmp_path / out), settings)
         rows = spark.read.parquet(str(tmp_path / out / "tables" / "letters")).select("seq").collect()
         assert len(rows) == summary["deaths"]
+        assert summary["problems"]["count"] == problems
+        assert sorted(summary["positions"]) == ["n1", "n2", "n3"]
         return sorted(row["seq"] for row in rows)
 
     more(0, 5)
@@ -48,11 +51,15 @@ def test_each_run_has_the_deaths_since_the_last_and_a_table_has_each_once(
     more(8, 9)
     mark(cluster)
     assert run("three", 2, "two") == [8]
+    die_at(cluster, 9, "lasting", START_MS)
+    mark(cluster)
+    assert run("four", 3, "three", problems=2) == [9], "two nodes are away"
     there = spark.table(name).groupBy("since").count().collect()
     assert {row["since"]: row["count"] for row in there} == {
         "beginning": 5,
         "2026-11-22T12:00:00.000Z": 3,
         "2026-11-22T13:00:00.000Z": 1,
+        "2026-11-22T14:00:00.000Z": 1,
     }
     with pytest.raises(UsageError, match="is of topic all: choose the same"):
         job.read(spark, data=cluster.data, since=Folder(tmp_path / "two"), topics=["mails"])

@@ -21,11 +21,22 @@ from quorumq.core.values.types import Kind, Record, Span, Stamp
 from quorumq.storage.scan import Scan
 from quorumq.storage.segment import segment_name
 from spark.schemas import schema
+from spark.source import offline
 from spark.source.follow import NOTHING, Gap, Tail
-from spark.source.options import read_options
+from spark.source.options import Wanted, read_options
 from spark.source.registers import Registers
 from spark.source.stream import DeathsStream, SinceReader, positions_of
-from tests.spark.cluster_on_disk import PRODUCER_ID, DiskCluster, Name, cause_of, mark, roll, turmoil
+from tests.spark.cluster_on_disk import (
+    PRODUCER_ID,
+    DiskCluster,
+    Name,
+    cause_of,
+    mark,
+    options_of,
+    roll,
+    rows_of,
+    turmoil,
+)
 from tests.spark.journals import bury, write
 
 DeathColumns = tuple[Name, str, int, int]
@@ -417,9 +428,25 @@ def test_a_batch_read_goes_on_from_the_positions_of_an_earlier_one(tmp_path: Pat
     )
 
 
+def test_a_batch_read_of_too_few_nodes_is_a_problem(tmp_path: Path) -> None:
+    """Only the plan looks: the newest segments, and the directories that are not there."""
+    cluster = DiskCluster(tmp_path)
+    die(cluster, 1, 0, 1, 2)
+    cluster.close()
+    options = read_options({"table": "deadletters", "data": ",".join(map(str, cluster.data))})
+    since = json.dumps(positions_of(options, schema("deadletters")))
+    seen = rows_of("problems", cluster.data[1:2], since=since)
+    assert [(row["node"], row["kind"]) for row in seen] == [("n1", "absent"), ("n3", "absent")]
+    assert rows_of("problems", cluster.data[1:], since=since) == []
+    assert all(
+        not task.segments
+        for task in offline.plan(options_of("problems", cluster.data, since=since), Wanted())
+    )
+
+
 @pytest.mark.parametrize("since", ["7", "[]x", '{"n1": 3}', '{"n1": {"directory": "xyz", "position": 1}}'])
 def test_positions_that_are_none_are_refused(since: str) -> None:
     with pytest.raises(UsageError, match=r"must be `positions` of the summary.json"):
         read_options({"table": "deadletters", "data": "d", "since": since})
-    with pytest.raises(UsageError, match="is for table deadletters"):
+    with pytest.raises(UsageError, match="is for dead letters and problems"):
         read_options({"table": "messages", "data": "d", "since": "{}"})
