@@ -115,9 +115,13 @@ def deaths(deadletters: DataFrame, now: datetime, *, payloads: bool = False) -> 
         F.col("died_at") <= F.lit(now) + F.expr(f"INTERVAL {PLAUSIBLE_AHEAD}")
     )
     made = (
-        deadletters.withColumn("date", F.to_date("died_at"))
-        .withColumn("failure", F.when(F.col("fingerprint") == "", reason).otherwise(F.col("fingerprint")))
+        deadletters.withColumn(
+            "failure", F.when(F.col("fingerprint") == "", reason).otherwise(F.col("fingerprint"))
+        )
         .withColumn("dated", F.coalesce(dated, F.lit(False)))
+        .withColumn(
+            "date", F.when(F.col("dated"), F.to_date("died_at"))
+        )  # a wrong clock makes no directories
         .withColumn("seconds_to_death", seconds_of(F.col("died_at")) - seconds_of(F.col("published_at")))
         .withColumn("key_digest", F.sha2("key", 256))
     )
