@@ -36,9 +36,6 @@ LONG_S: Final = 0.003
 THERE_S: Final = 0.05
 """Seconds after its last step for which a user counts as there."""
 
-WORKS_S: Final = 0.002
-"""Seconds after its last step for which a user counts as there if its next request waits only for others of its own."""
-
 ALONE_S: Final = 0.02
 """Seconds that requests under way may cost if their user is alone: another one may come."""
 
@@ -93,10 +90,6 @@ class Share:
     seen: float = 0.0
     line: trio.Lock = field(default_factory=trio.Lock)
     begins: trio.Lock = field(default_factory=trio.Lock)
-
-    def competes(self, now: float) -> bool:
-        """Return True if others that are ahead have to rest for it: if it would use the time, or soon may."""
-        return not self.line.locked() and (self.seen > now - WORKS_S or not self.begins.locked())
 
     def due(self, now: float) -> float:
         """Return the seconds that its requests under way will cost, on average."""
@@ -165,7 +158,7 @@ class Shares(trio.abc.Instrument):
         return min((share.used for share in self._there), default=0.0)
 
     def ahead(self, share: Share, due: bool = False) -> float:
-        """Return the seconds that a user has used more than the least of others that compete with it.
+        """Return the seconds that a user has used more than the least of others that are there.
 
         Args:
             due: its requests under way count with the average cost.
@@ -173,7 +166,7 @@ class Shares(trio.abc.Instrument):
         now = trio.current_time()
         self._drop_gone(now)
         self._enter(share)
-        others = [one.used for one in self._there if one is not share and one.competes(now)]
+        others = [one.used for one in self._there if one is not share]
         more = share.due(now) if due else 0.0
         if not others:
             return max(0.0, more - ALONE_S)

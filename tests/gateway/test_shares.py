@@ -266,20 +266,31 @@ def test_requests_wait_in_line_and_end_with_their_tasks(
     processor.run(test)
 
 
-def test_a_user_rests_for_none_that_rests_or_waits_for_its_own_requests(processor: Processor) -> None:
+def test_users_that_rest_for_one_another_leave_no_time_unused(processor: Processor) -> None:
+    """Each of them is ahead of another one that rests, or that waits for its own requests, again and again."""
+
     async def test() -> None:
         it = Shares()
-        shop, rival = it.of(SHOP), it.of(RIVAL)
-        it.ahead(shop)
-        it.ahead(rival)
-        rival.used += 1.0
-        assert it.ahead(rival) > 0.9
-        async with shop.line:
-            assert it.ahead(rival) == 0
-        async with shop.begins:
-            assert it.ahead(rival) > 0.9, "its requests under way may work"
-            await trio.sleep(0.01)
-            assert it.ahead(rival) == 0
+        trio.lowlevel.add_instrument(it)
+
+        async def flood(name: str, hostile: Callable[[Processor], Awaitable[None]]) -> None:
+            while True:
+                async with it.request((name, ""), User(name)):
+                    await hostile(processor)
+                await trio.lowlevel.checkpoint()
+
+        async with trio.open_nursery() as nursery:
+            for name, hostile in (("a", short), ("b", one_long_step), ("c", connections)):
+                for _ in range(16):
+                    nursery.start_soon(flood, name, hostile)
+            await trio.sleep(1)
+            processor.reset()
+            began = trio.current_time()
+            await trio.sleep(2)
+            parts = [processor.seconds[name] / (trio.current_time() - began) for name in "abc"]
+            nursery.cancel_scope.cancel()
+        assert min(parts) > 0.2
+        assert sum(parts) > 0.95
 
     processor.run(test)
 
