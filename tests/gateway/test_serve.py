@@ -204,6 +204,7 @@ def test_a_process_ends_at_last_unless_it_has_ended_before() -> None:
     assert ends == [0]
 
 
+@in_real_time
 async def test_an_address_in_use_is_one_error_and_no_group() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
