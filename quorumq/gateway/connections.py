@@ -49,6 +49,7 @@ class Connections:
     def __init__(self, files: int) -> None:
         self.most = min(CONNECTIONS_MAX, max(files - OTHER_FILES, files // 2))
         self.by_address: Counter[str] = Counter()
+        self.ending = trio.Lock()
 
     def enter(self, address: str) -> bool:
         """Count a connection; return False if there are too many."""
@@ -86,6 +87,8 @@ class Connection(TCPServer):
 
     async def _read_data(self) -> None:
         await super()._read_data()
+        async with self.config.connections.ending:  # type: ignore[attr-defined]
+            pass  # one after another: an end takes some eight passes of the loop, which else are long with many ends
         await self.idle_task.stop()  # else the file stays open until the keep-alive timeout
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import socket
 import time
@@ -118,6 +119,32 @@ async def serving(**settings: Any) -> AsyncIterator[Callable[[], Awaitable[trio.
             await started.wait()
             yield connect
             stop.set()
+
+
+@in_real_time
+async def test_connections_that_end_together_do_so_one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """4,000 connections that were closed at once kept `/ready` waiting for a second of the processor."""
+    counts: list[int] = []
+
+    class Passes(trio.abc.Instrument):
+        def after_io_wait(self, timeout: float) -> None:
+            counts.append(made[0].by_address.total())
+
+    made = [Connections(10_000)]
+    monkeypatch.setattr(process, "Connections", lambda files: made[0])
+    async with serving() as connect:
+        streams = [await connect() for _ in range(60)]
+        for stream in streams:
+            await stream.send_all(b"GET /ready HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            await stream.receive_some()
+        trio.lowlevel.add_instrument(passes := Passes())
+        for stream in streams:
+            stream.socket.close()
+        while made[0].by_address:
+            await trio.sleep(0.001)
+        trio.lowlevel.remove_instrument(passes)
+    assert counts[0] == 60
+    assert max(before - after for before, after in itertools.pairwise(counts)) <= 4
 
 
 @in_real_time
