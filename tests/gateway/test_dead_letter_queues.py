@@ -79,6 +79,20 @@ async def test_a_move_task_redrives_each_dead_letter_once() -> None:
             assert (refused.status, refused.code) == (404, "ResourceNotFoundException")
 
 
+async def test_a_move_task_keeps_to_its_rate() -> None:
+    """The rate was ignored: consumers of the queue got all messages at once."""
+    async with dead_lettered() as it:
+        for rate in (0, 501):
+            refused = await it.sdk.ask(
+                "StartMessageMoveTask", SourceArn=DEAD_ARN, MaxNumberOfMessagesPerSecond=rate
+            )
+            assert refused.code == "InvalidParameterValue"
+        began = trio.current_time()
+        await it.sdk.ok("StartMessageMoveTask", SourceArn=DEAD_ARN, MaxNumberOfMessagesPerSecond=1)
+        assert 2 <= trio.current_time() - began < 2.1
+        assert len(await drained(it.sdk, JOBS)) == 3
+
+
 async def test_purging_a_dead_letter_queue_purges_all_that_it_shows() -> None:
     async with dead_lettered() as it:
         await it.sdk.ok("PurgeQueue", QueueUrl=DEAD)

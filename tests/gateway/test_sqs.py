@@ -426,6 +426,20 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "a move from no dead-letter queue": (
         "StartMessageMoveTask", {"SourceArn": "arn:aws:sqs:r:0:jobs"}, "InvalidParameterValue",
     ),
+    "a tag of AWS": ("TagQueue", {"QueueUrl": JOBS, "Tags": {"AWS:team": "x"}}, "InvalidParameterValue"),
+    "a tag of AWS of a new queue": (
+        "CreateQueue", {"QueueName": "a", "tags": {"aws:team": "x"}}, "InvalidParameterValue",
+    ),
+    "a list as an attribute": (
+        "SendMessage", {"QueueUrl": JOBS, "MessageBody": "x", "MessageAttributes": {
+            "a": {"DataType": "String", "StringValue": "x", "StringListValues": ["x"]},
+        }}, "UnsupportedOperation",
+    ),
+    "a trace that is no text": (
+        "SendMessage", {"QueueUrl": JOBS, "MessageBody": "x", "MessageSystemAttributes": {
+            "AWSTraceHeader": {"DataType": "Binary", "BinaryValue": "eA=="},
+        }}, "InvalidParameterValue",
+    ),
 }  # fmt: skip
 
 

@@ -231,8 +231,10 @@ async def link_dead_letters(client: Client, queue: str, before: str, after: str)
 
 
 def check_tags(queue: str, tags: Mapping[str, str], there: Iterable[str]) -> None:
-    """Refuse tags that are too long or too many, by the limit."""
+    """Refuse tags that are too long or too many, by the limit, and keys that AWS keeps for itself."""
     for key, text in tags.items():
+        if key.lower().startswith("aws:"):
+            raise SqsError("InvalidParameterValue", "System tags cannot be added/updated by requester.")
         if not 1 <= len(key) <= 128 or len(text) > 256:
             raise SqsError(
                 "InvalidParameterValue", "A tag has a key of 1 to 128 characters and a value of at most 256."

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from quorumq.client import Message, MessageId, receipt_from_text, receipt_to_text
 from quorumq.core.values.errors import BadReceipt
 from quorumq.gateway.sqs.call import Params
-from quorumq.gateway.sqs.errors import SqsError, invalid, sqs_error
+from quorumq.gateway.sqs.errors import SqsError, invalid, sqs_error, unsupported
 from quorumq.gateway.sqs.protocol import is_xml
 from quorumq.wire.values import SignedNamed
 
@@ -85,7 +85,10 @@ def outgoing(params: Params, size_max: int) -> Outgoing:
     if set(system) - {"AWSTraceHeader"}:
         raise invalid("The only message system attribute is AWSTraceHeader.")
     if system:
-        headers[TRACE] = str(system["AWSTraceHeader"].value)
+        trace = system["AWSTraceHeader"]
+        if trace.type != "String":
+            raise invalid("The message system attribute AWSTraceHeader must be a String.")
+        headers[TRACE] = trace.value
         reply["MD5OfMessageSystemAttributes"] = digest_of(system)
     return Outgoing(payload, headers, key, reply, size)
 
@@ -110,6 +113,8 @@ def typed_value(name: str, value: Any) -> Typed:
         )
     if not isinstance(value, dict):
         raise invalid(f"The message attribute {name!r} must be a mapping.")
+    if value.get("StringListValues") or value.get("BinaryListValues"):
+        raise unsupported("Message attribute list values in SendMessage operation are not supported.")
     kind = value.get("DataType")
     if not isinstance(kind, str) or not _TYPE.fullmatch(kind):
         raise invalid(

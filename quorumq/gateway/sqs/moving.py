@@ -37,10 +37,11 @@ class MoveActions:
         self._cache = cache
 
     async def start_message_move_task(self, call: Call) -> dict[str, Any]:
-        """Redrive the dead letters that a queue shows, each to its own queue, and none twice."""
+        """Redrive the dead letters that a queue shows, each to its own queue, none twice, at a rate if it is given."""
         queue, sources = await self._of_source(call)
         if not sources:
             raise invalid("Source queue must be configured as a Dead Letter Queue.")
+        rate = call.params.number("MaxNumberOfMessagesPerSecond", 1, REDRIVEN_AT_ONCE, 0)
         started, target, moved = call.client.wall_ms(), "", 0
         if call.params.has("DestinationArn"):
             target = await self._target(call, sources)
@@ -48,8 +49,10 @@ class MoveActions:
         until = trio.current_time() + TASK_S
         for source in sources:
             dead_letters = chosen(call.client, Selection(source, call.group))
-            async with aclosing(chunked(dead_letters, REDRIVEN_AT_ONCE)) as chunks:
+            async with aclosing(chunked(dead_letters, rate or REDRIVEN_AT_ONCE)) as chunks:
                 async for items in chunks:
+                    if rate:
+                        await trio.sleep_until(until - TASK_S + moved / rate)
                     moved += (await call.client.redrive(source, call.group, items)).messages
                     if trio.current_time() >= until:
                         text = f"{plural(moved, 'message')} moved so far: repeat the request for the others."
