@@ -33,7 +33,7 @@ import trio
 from quorumq.client import client as waiting
 from quorumq.client.admin.counts import Match
 from quorumq.client.base.entry import by_async_with
-from quorumq.client.base.message import Message, MessageId
+from quorumq.client.base.message import CALLS, Message, MessageId
 from quorumq.client.base.options import NewMessage as NewMessage
 from quorumq.client.base.options import Options, Outgoing
 from quorumq.client.base.times import Duration
@@ -245,7 +245,9 @@ class Bridge(Portal):
             )
 
         async def handled(message: Message) -> None:
-            await self._in_loop(partial(inner, message), context.copy())
+            own = context.copy()
+            own.run(CALLS.set, CALLS.get())
+            await self._in_loop(partial(inner, message), own)
 
         return replace(task, handler=update_wrapper(handled, inner))
 

@@ -361,6 +361,26 @@ async def test_a_handler_is_cancelled_with_its_time_and_its_end_is_awaited(clien
     assert set(ended) == {"cleaned up"}
 
 
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+@looped
+async def test_a_call_that_a_handler_does_not_await_is_told(client: Client) -> None:
+    async def handler(message: Message) -> None:
+        if message.payload == b"missed":
+            message.reject()  # type: ignore[unused-coroutine]
+        else:
+            await message.reject(100.0)
+            done.set()
+
+    done = asyncio.Event()
+    await client.publish("jobs", b"missed")
+    await client.publish("jobs", b"good")
+    working = asyncio.create_task(client.work("jobs", "g", handler, concurrency=1, signals=False))
+    await done.wait()
+    await cancelled(working)
+    (death,) = [peek async for peek in client.peek("jobs", "g", "dead")]
+    assert "called Message.reject without await" in repr(death.peeked.record)
+
+
 @looped
 async def test_a_handler_that_cancels_itself_costs_its_message_and_not_the_pool(client: Client) -> None:
     async def handler(message: Message) -> None:

@@ -226,6 +226,38 @@ async def test_a_message_settled_by_its_handler_stays_settled() -> None:
         assert len(cluster.of(AckRequest)) == 1
 
 
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+@pytest.mark.parametrize("timeout", [None, 60.0])
+async def test_a_call_that_a_handler_does_not_await_is_told_and_not_acked_over(
+    timeout: float | None,
+) -> None:
+    """The message was acked, as its handler returned: a rejected one was lost without a word."""
+    async with jobs(7) as (_, client):
+
+        async def handler(message: Message) -> None:
+            if message.payload in b"0123":
+                call = (message.ack, message.reject, message.extend, message.dead_letter)[
+                    int(message.payload)
+                ]
+                call()
+                await message.extend()
+            if message.payload == b"4":
+                await trio.sleep(0)
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(message.reject, 100.0)
+            if message.payload == b"5":
+                message.reject()  # type: ignore[unused-coroutine]
+                raise ValueError("of its own")
+
+        worked = await work_for(client, 10.0, handler, timeout=timeout)
+        assert worked == Worked(done=1, retried=1, dead_lettered=5, signal=signal.SIGTERM)
+        missed = sorted(death.message for death in await deaths(client) if death.error_class != "ValueError")
+        assert missed == [
+            f"the handler called Message.{name} without await: write `await` before it"
+            for name in ("ack", "dead_letter", "extend", "reject")
+        ]
+
+
 async def test_an_ack_that_is_not_confirmed_is_told_and_the_pool_goes_on() -> None:
     async with jobs(2) as (cluster, client):
         cluster.answer = failing("outcome-unknown", times=1000, of=AckRequest)

@@ -12,9 +12,12 @@ import binascii
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final, NamedTuple, Protocol
+from functools import update_wrapper
+from inspect import CORO_CREATED, getcoroutinestate
+from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast
 
 from quorumq.client.base.hints import hinted
 from quorumq.client.base.times import Duration
@@ -27,6 +30,8 @@ from quorumq.wire.batch import Message as Parts
 from quorumq.wire.cbor import BadValue
 from quorumq.wire.receipts import read_receipt
 from quorumq.wire.values import SignedNamed
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Outcome(Enum):
@@ -206,6 +211,34 @@ class Delivery:
     suspect: bool = False  # it may be what ended its consumers
 
 
+CALLS: Final[ContextVar[list[Any] | None]] = ContextVar("calls", default=None)
+"""Calls of a handler that settle or extend its message, and may not have been awaited; None outside of handlers."""
+
+
+NOTED_MAX: Final = 16
+"""Calls that are noted if none of them is awaited."""
+
+
+def noted(method: F) -> F:
+    """Return an async method whose calls are noted in `CALLS`, so that a missing ``await`` is found."""
+
+    def called(*args: Any, **more: Any) -> Any:
+        call = method(*args, **more)
+        if (calls := CALLS.get()) is not None:
+            while calls and not not_awaited(calls[-1:]):
+                calls.pop()
+            del calls[NOTED_MAX:]
+            calls.append(call)
+        return call
+
+    return cast("F", update_wrapper(called, method))
+
+
+def not_awaited(calls: Iterable[Any]) -> list[Any]:
+    """Return the calls of async functions that have not begun."""
+    return [call for call in calls if getcoroutinestate(call) == CORO_CREATED]
+
+
 class Settleable:
     """Some messages of one delivery, to be settled: a `Message`, or those that a receipt from elsewhere names.
 
@@ -345,6 +378,7 @@ class Message(Settleable):
 
     # ----------------------------------------------------------------- settling it
 
+    @noted
     async def ack(self, *, timeout: float | None = None) -> Outcome:
         """Ack it as processed: never deliver it to this group again. A dead letter is purged.
 
@@ -361,6 +395,7 @@ class Message(Settleable):
         assert self.outcome is not None
         return self.outcome
 
+    @noted
     async def reject(
         self,
         delay: Duration | None = None,
@@ -385,6 +420,7 @@ class Message(Settleable):
         """
         await self.delivery.settler.reject((self,), delay=delay, interrupted=interrupted, timeout=timeout)
 
+    @noted
     async def dead_letter(
         self, error: BaseException | None = None, *, reason: str = "", timeout: float | None = None
     ) -> None:
@@ -401,6 +437,7 @@ class Message(Settleable):
         """
         await self.delivery.settler.dead_letter((self,), error=error, reason=reason, timeout=timeout)
 
+    @noted
     async def extend(self, hold_time: Duration | None = None, *, timeout: float | None = None) -> None:
         """Keep the hold for ``hold_time``, seconds or a timedelta, from now (that of the FETCH if None).
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from operator import attrgetter
-from typing import Final, cast
+from typing import Final
 
 from quorumq.client.base.context import Calls, Context
 from quorumq.client.base.dead_letters import make_death
@@ -90,7 +90,7 @@ class SettleCalls(Calls):
             await self._acks.ack(messages, self.context.time(timeout))
         finally:
             note_settled(messages)
-        return [cast("Outcome", message.outcome) for message in messages]
+        return list(map(attrgetter("outcome"), messages))
 
     async def reject(
         self,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, cast
 import trio
 
 from quorumq.client.base.context import Context
-from quorumq.client.base.message import Message, Outcome
+from quorumq.client.base.message import CALLS, Message, Outcome, not_awaited
 from quorumq.client.base.times import Duration, number_of
 from quorumq.client.consume.consumer import Consumer
 from quorumq.client.consume.fetching import give_back
@@ -389,11 +389,16 @@ class Pool:
             if not task.is_async:
                 await self._in_thread(task, consumer, limiter, message, end)
                 late = trio.current_time() >= end
-            elif task.seconds is None:
-                await cast("Any", task.handler)(message)
-                late = False
             else:
-                late = await self._cancelled_at(task, consumer, message, end)
+                calls: list[Any] = []
+                CALLS.set(calls)
+                if task.seconds is None:
+                    await cast("Any", task.handler)(message)
+                    late = False
+                else:
+                    late = await self._cancelled_at(task, consumer, message, end)
+                if missed := [call.__qualname__ for call in not_awaited(calls)]:
+                    raise UsageError(f"the handler called {missed[0]} without await: write `await` before it")
         except Exception as error:
             if task.is_async:  # a cancelled handler may raise anything: it is interrupted, and has not failed
                 await trio.lowlevel.checkpoint_if_cancelled()
