@@ -25,7 +25,7 @@ class Compaction:
 
     @property
     def is_over(self) -> bool:
-        """True if nothing is to be moved, with any amount of room."""
+        """True if no batch is worth moving, with any amount of free space."""
         return self._segment is None and not self._segments.has_sparse
 
     def numbers(self, capacity: int) -> Iterator[int]:

@@ -63,7 +63,7 @@ class Reclaim(PartitionComponent):
     def sweep(self, now: Now) -> None:
         """Look at the batches with newly settled messages; note those that no group needs, and since when.
 
-        It looks at as many as the step has time for.
+        It ends when the step has used up its share of such work (`reclaims_left` of the node's state).
         """
         self.more = False
         if self.views.unmade:  # a group reads here that has no view to ask yet
@@ -88,8 +88,7 @@ class Reclaim(PartitionComponent):
         Args:
             listed_at: latest time (monotonic seconds) such that a majority of the replica set, this node included, has
                 listed its groups in answer to a question asked then or later. A group that was there when the batch
-                was settled has
-                a majority too, so it is known here by now (docs/protocol.md, RECLAIM).
+                was settled has a majority too, so it is known here by now (docs/protocol.md, RECLAIM).
             retention_s: for how long the topic keeps a batch that no group needs.
         """
         numbers: list[int] = []

@@ -217,7 +217,10 @@ class Replica:
     def on_hold(
         self, sender: NodeId, incarnation: Incarnation, message: m.Hold, now: Now
     ) -> tuple[m.HoldReply, list[Effect]]:
-        """HOLD: vote on each message. The reply need not wait for a disk: holds are in no journal."""
+        """HOLD: vote on each message.
+
+        No journal has holds. `Voter` has the reply wait for the topic's record alone (docs/protocol.md, RECOVERY).
+        """
         if self.abstains(message.ballot, now):
             return m.refusal(message, "", self.vector()), []
         view = self.group(message.group)

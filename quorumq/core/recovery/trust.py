@@ -1,7 +1,7 @@
 """Trust in a node's data directory: it is trusted if it still holds everything that the node ever promised to others.
 
 A directory is not trusted if it is new, may be an old copy, or lacks something according to a peer. What the node
-answers from it counts only once the others have been heard (docs/protocol.md, RECOVERY; core/recovery/resync.py).
+answers from it counts only once the others have answered (docs/protocol.md, RECOVERY; core/recovery/resync.py).
 
 A node that starts becomes trusted in these steps:
 
@@ -59,7 +59,7 @@ class Trust:
         starts: the last starts of this directory, this one last.
         was_trusted: True if it could be trusted in this start or one before.
         declared: True if it was ever trusted after a declaration of survivors: topics that it knew may be gone.
-        moved: True if it may be an old copy: no vote until every other node has been heard.
+        moved: True if it may be an old copy: no vote until every other node has confirmed that it is the newest.
         resync: the resync in progress; None if none is needed.
         above: start count up to which missing starts are covered by an earlier resync.
         is_written: True if the record of trust is on its way to the disk.
@@ -112,7 +112,7 @@ class Trust:
             records.append(self.journal_location)
         return records
 
-    # --------------------------------------------------------------------- the place
+    # ------------------------------------------------------------------ the location
 
     @property
     def is_elsewhere(self) -> bool:
@@ -183,7 +183,7 @@ class Trust:
         return context.catalogue.cluster.present == (self.config.node,)
 
     def _adopt_location(self, start: int, why: str) -> list[r.JournalRecord]:
-        """Return the record that makes this start's place the one that later starts compare theirs with."""
+        """Return the record of this start's location, which later starts compare with theirs."""
         known = self.journal_location
         if not self.location or (known is not None and known.location == self.location):
             return []
@@ -317,9 +317,9 @@ class Trust:
         """Give up trust and restart above the start count that a peer has seen: the directory lacks a start, so it
         may lack promises.
 
-        Far above: another peer, which is away, may have seen later starts of this node. Were one of their numbers used
-        again, votes of that start would pass for ours, or ours for theirs. Nothing is said or counted any more in this
-        start.
+        Far above: another peer, which is away, may have seen later starts of this node. If one of their numbers were
+        used again, votes of that start would pass for ours, or ours for theirs. This start sends and counts nothing
+        any more.
         """
         self.lost, self.is_written = True, False
         context.state.trusted = False

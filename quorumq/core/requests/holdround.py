@@ -85,10 +85,8 @@ class HoldRound(Round):
             self.pending.put(span, True)
             self.redrives.put(span, n)
         self.votes = Votes()  # bits of the members, in a lane for each possible vote
-        self.not_due: SpanMap[float] = SpanMap()  # seconds left of a batch's delay or a claim, the least told
-        self.held: SpanMap[float] = (
-            SpanMap()
-        )  # seconds left of another owner's hold, the most that was reported
+        self.not_due: SpanMap[float] = SpanMap()  # seconds left of a delay or a claim: the least in any reply
+        self.held: SpanMap[float] = SpanMap()  # seconds left of another owner's hold: the most in any reply
         self.short = False  # a member had too few tokens
         self.tokens: list[float] = []  # those of other members, if the group is limited
         self.attempts: SpanMap[Attempts] = SpanMap()  # attempts ended before: the greatest of the replies

@@ -6,9 +6,9 @@ QuorumqError
 │   ├── TooLarge              over a limit; names the limit
 │   ├── BadReceipt            made up, altered, or from another cluster
 │   ├── Conflict              other bytes are stored under the same message id
-│   ├── SessionClosed          the producer session is closed and the batch not stored; open another
+│   ├── SessionClosed         the producer session is closed and the batch not stored; open another
 │   ├── StaleGeneration       the group was rewound, or the setting changed, since
-│   ├── AlreadySettled       the message's record is higher than the one asked for; carries it
+│   ├── AlreadySettled        the message's record is higher than the one asked for; carries it
 │   ├── Unauthorized          not allowed here
 │   │   └── UnknownToken          no client of the node has this token
 │   ├── ClusterMismatch       another cluster id, node list or hold_time_max, or no common protocol version
@@ -70,7 +70,7 @@ class Code(StrEnum):
     DELETED = "deleted"
     """Error of a replica, for a node that sends it a topic: a newer register has replaced it."""
     NOT_TRUSTED = "not-trusted"
-    """Error of a replica in quarantine: its answer is no vote."""
+    """Error of a node or replica that is not trusted, and so learns from the others: its answer is no vote."""
 
 
 class QuorumqError(Exception):
