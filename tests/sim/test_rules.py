@@ -18,6 +18,7 @@ from sim.explorer.table import explore
 from sim.rules import EXPLORED, HUNTED, RULES, Rule, patched, rule_named
 from tests.sim.hunting import BOUND, find_seed, unused
 
+DOCS = Path(__file__).parents[2] / "docs"
 QUICK = (
     "due-by-one-clock",
     "hold-majority-1",
@@ -132,8 +133,15 @@ def test_a_rule_without_a_seed_has_a_test_of_the_core(rule: Rule) -> None:
     assert not unused
 
 
+def test_the_page_of_failures_names_rules_that_are_there() -> None:
+    page = (DOCS / "rules.md").read_text()
+    names = re.findall(r"`([a-z]+(?:-[a-z]+)*)`", " ".join(re.findall(r"^\| (.*?) \|", page, re.MULTILINE)))
+    assert len(names) > 100
+    assert set(names) <= {rule.name for rule in RULES}
+
+
 def test_rules_that_random_runs_do_not_show_are_listed_and_counted_on_the_page() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "verification.md").read_text()
+    page = (DOCS / "verification.md").read_text()
     listed = CliRunner().invoke(main, ["explore", "--list"]).output
     for rule in HUNTED:
         if rule.survives:
