@@ -142,6 +142,7 @@ def test_the_page_of_failures_names_rules_that_are_there() -> None:
 
 def test_rules_that_random_runs_do_not_show_are_listed_and_counted_on_the_page() -> None:
     page = (DOCS / "verification.md").read_text()
+    assert f"the {len(EXPLORED)} explored rules" in page
     listed = CliRunner().invoke(main, ["explore", "--list"]).output
     for rule in HUNTED:
         if rule.survives:
