@@ -61,14 +61,14 @@ def declare(
 ) -> None:
     """Declare that the nodes that are trusted are all that is left.
 
-    A node that lost its directory takes what it may have promised from the others, and waits where too few of them
-    are left to know: with three nodes where two lost theirs. This has it go on with what the others have. What only
-    lost directories had is forgotten, and messages that only they knew to be acked are delivered again. It says so,
-    and asks, unless --yes is given.
+    A node that lost its directory learns from the others what it may have promised. If too few of them are left, as
+    when two of three lost theirs, it waits. After this command it goes on with what the others have. What only lost
+    directories had is gone, and messages that only they knew to be acked are delivered again. The command lists the
+    losses, and asks, unless --yes is given.
 
-    Every node of the cluster must be up first: one that still has its directory with it, the others with empty ones,
-    and what ran with the lost ones stopped for good. Otherwise it is refused, by the name of the node, with exit code
-    75; where nothing has to be declared, with 64.
+    Every node of the cluster must be up first: with its directory if it still has one, the others with empty ones.
+    Processes that ran with the lost ones must be stopped for good. Otherwise it is refused, by the name of the node,
+    with exit code 75; if nothing has to be declared, with 64.
     """
     from quorumq.cli.probe import ask
     from quorumq.core.messages import DeclareSurvivors, DeclareSurvivorsReply, Metadata, MetadataReply
@@ -76,9 +76,12 @@ def declare(
     rows = cluster_report(nodes, min(ASK_TIMEOUT_S, timeout))["nodes"]
     trusted = [row["address"] for row in rows if row["up"] and row["trusted"]]
     if not trusted:
+        addresses = ", ".join(row["address"] for row in rows)
+        if not any(row["up"] for row in rows):
+            raise TooFewReplicas(f"no node answers at {addresses}: start every node of the cluster first")
         raise TooFewReplicas(
-            f"no node that answers at {', '.join(row['address'] for row in rows)} is trusted: start "
-            "one with a directory that is whole; `quorumq export` reads messages out of one that is not"
+            f"no node that answers at {addresses} is trusted: start one with a directory that is whole; "
+            "`quorumq export` reads messages out of one that is not"
         )
     _, plan, known = ask(trusted[0], DeclareSurvivors(), Metadata(), timeout=timeout)
     assert isinstance(plan, DeclareSurvivorsReply), plan

@@ -20,6 +20,7 @@ from quorumq.core.messages import Welcome
 from quorumq.core.values.errors import QuorumqError
 from quorumq.core.values.types import Incarnation
 from quorumq.lab.bench import WORKLOADS
+from quorumq.lab.ports import free_ports
 from quorumq.wire.codec import encode_message
 from tests.cli.tree import commands
 
@@ -140,3 +141,10 @@ def test_a_silent_node_allows_time_for_the_others() -> None:
     with node(welcomes=False) as silent, node(welcomes=True) as there:
         for _ in range(4):  # it begins with any
             trio.run(connect, (silent, there))
+
+
+def test_a_declaration_tells_nodes_that_do_not_answer_from_nodes_that_are_not_trusted() -> None:
+    (port,) = free_ports(1)
+    done = CliRunner().invoke(main, ["survivors", "declare", "--dry-run", "--node", f"127.0.0.1:{port}"])
+    assert done.exit_code == 75
+    assert f"no node answers at 127.0.0.1:{port}: start every node of the cluster first" in done.stderr

@@ -210,7 +210,7 @@ def test_a_topic_that_was_deleted_needs_no_one() -> None:
     assert trust(cluster) == "abcde"
     answer = declare(cluster, "a", "")
     assert isinstance(answer, m.Failed)
-    assert answer.detail == "nothing has to be declared: a, b, c, d, e is trusted"
+    assert answer.detail == "nothing has to be declared. These nodes are trusted: a, b, c, d, e"
 
 
 def test_a_declaration_is_durable_before_its_reply() -> None:
@@ -246,12 +246,17 @@ def test_it_is_refused_where_nothing_has_to_be_declared() -> None:
     cluster = with_messages(3, hold_time_max=10.0)
     answer = declare(cluster, "a", "")
     assert isinstance(answer, m.Failed)
-    assert (answer.code, answer.detail) == ("usage", "nothing has to be declared: a, b, c is trusted")
+    assert (answer.code, answer.detail) == (
+        "usage",
+        "nothing has to be declared. These nodes are trusted: a, b, c",
+    )
     cluster.drop = lambda sender, to, message: isinstance(message, m.ResyncReply)
     wiped(cluster, "b")
     answer = declare(cluster, "c", "ac")
     assert isinstance(answer, m.Failed)
-    assert answer.detail == "nothing has to be declared: a, c is trusted; b learn from them by themselves"
+    assert (
+        answer.detail == "nothing has to be declared. These nodes are trusted: a, c; these learn from them: b"
+    )
 
 
 def test_it_is_refused_through_a_node_that_lost_its_own() -> None:
@@ -265,7 +270,7 @@ def test_it_is_refused_where_other_nodes_are_left_than_were_declared() -> None:
     cluster.topic(rf=5)
     wiped(cluster, "cde")
     for declared in ("a", "abc", "bx"):
-        check_failed(declare(cluster, "a", declared), "conflict", "a, b is trusted now")
+        check_failed(declare(cluster, "a", declared), "conflict", "these nodes are trusted now: a, b")
     assert trust(cluster) == "ab"
 
 

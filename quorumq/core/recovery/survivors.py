@@ -106,8 +106,8 @@ class DeclareCoordinator(Coordinator):
             return self.finish(context, plan)
         if sorted(self.request.survivors) != sorted(plan.survivors):
             detail = (
-                f"{', '.join(plan.survivors)} is trusted now, and {', '.join(self.request.survivors)} were declared to "
-                "be all that is left: look again"
+                f"these nodes are trusted now: {', '.join(plan.survivors)}, and these were declared to be all that is "
+                f"left: {', '.join(self.request.survivors)}. Look again"
             )
             return self.fail(context, Code.CONFLICT, detail)
         self.plan = plan
@@ -123,10 +123,9 @@ class DeclareCoordinator(Coordinator):
                 f"{', '.join(waiting)} is not trusted yet, and does not resync: its status says what it waits for"
             )
         if not self.is_needed(context, survivors):
-            rest = f"; {' and '.join(others)} learn from them by themselves" if others else ""
-            return m.Failed(
-                Code.USAGE, f"nothing has to be declared: {', '.join(survivors)} is trusted{rest}"
-            )
+            rest = f"; these learn from them: {', '.join(others)}" if others else ""
+            detail = f"nothing has to be declared. These nodes are trusted: {', '.join(survivors)}{rest}"
+            return m.Failed(Code.USAGE, detail)
         for learner in others:
             own = m.Seen(learner, self.replies[learner][0], self.replies[learner][1].seen[0].directory)
             unseen = [
