@@ -21,9 +21,9 @@ page). `help` has the rest: types, arguments with units, fields of results, and 
 [client.md](client.md) is the guide, with the options of producers, consumers and workers, and the remedies of errors.
 `quorumq.client.blocking` has the same names without `async` and `await`.
 
-`topic` and `group` are names; dead letters are those of group "g!dead" or topic "t.deadletters". `timeout` is in
-seconds, for the call or for each of its requests. Changes of topics, groups and nodes return the value as a majority
-has it.
+`topic` and `group` are names; dead letters are those of group "g!dead" or topic "t.deadletters". Each call that
+asks nodes also takes `timeout`, in seconds, for the call or for each of its requests. Changes of topics, groups and
+nodes return the value as a majority has it.
 
 A call raises `NotFound` if there is no such topic, group, partition or node, `UsageError` for a value that cannot be,
 `TooFewReplicas` if too few nodes answered. A change raises `NotStored` (nothing was done) or `OutcomeUnknown` then.
@@ -89,12 +89,12 @@ def prose(docs: str) -> Iterator[str]:
 
 
 def call_of(name: str, thing: Any) -> str:
-    """A call on one line, without the types of its arguments."""
+    """A call on one line, without the types of its arguments, and without the time that the head of the page names."""
     signature = inspect.signature(thing)
     bare = [
         each.replace(annotation=inspect.Parameter.empty)
         for each in signature.parameters.values()
-        if each.name not in ("self", "cls")
+        if each.name not in ("self", "cls") and (each.name, each.default) != ("timeout", None)
     ]
     call = f"{name}{signature.replace(parameters=bare, return_annotation=inspect.Signature.empty)}"
     return f"async {call}" if inspect.iscoroutinefunction(thing) else call
