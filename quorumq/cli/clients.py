@@ -28,11 +28,11 @@ file_option = click.option(
 
 @click.group()
 def clients() -> None:
-    """Say who may connect to a cluster, and what for.
+    """Choose the clients that may connect to a cluster, and their rights.
 
     The commands read and write a file. Give its path to each node as `clients_file`, and copy it to all of them: a node
     rereads it within a second. With it a node serves only clients that show a token of the file. Tokens travel as they
-    are, so let the nodes speak TLS where others can listen.
+    are, so let the nodes speak TLS if others can listen.
     """
 
 
@@ -90,7 +90,7 @@ def add(
     as_json: bool,
     **quotas: float | None,
 ) -> None:
-    """Add a client NAME, and print its token, which nobody can read again.
+    """Add a client NAME, and print its token, which is kept nowhere.
 
     The client shows it as `token=` of the library, or as QUORUMQ_TOKEN, which these commands read too. Without
     quotas it may ask as much as it likes. Beyond one it waits: the library does so by itself, within the timeout of a

@@ -157,7 +157,7 @@ yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 
 
 def ids_option(help: str) -> Callable[[F], F]:
-    """Add ``--id``, several times where wanted; the command gets ``ids``, as text."""
+    """Add ``--id``, which may be repeated; the command gets ``ids``, as text."""
     return click.option("--id", "ids", multiple=True, metavar="ID", help=help)
 
 
@@ -192,7 +192,7 @@ async def cluster(
         connect: front to use; that for trio if None.
 
     Raises:
-        Unreachable: no node answers within those seconds, or within a few if they are more; says what to do.
+        Unreachable: no node answers within those seconds, or within a few if they are more. Names the remedy.
     """
     from quorumq.client import connect as on_trio
     from quorumq.client.client import CONNECT_TIMEOUT_S
@@ -319,7 +319,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Iterable[object]], title:
 
 @contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """Have SIGTERM end what is inside as Ctrl-C does."""
+    """Have SIGTERM end the block as Ctrl-C does."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -334,9 +334,8 @@ def ended_by_sigterm() -> Iterator[None]:
 def run(main: Callable[..., Awaitable[T]], *args: object) -> T:
     """Return the result of ``main(*args)``, run by trio. Ctrl-C or SIGTERM cancels it; the same again stops it at once.
 
-    Python would raise KeyboardInterrupt wherever the program happens to be, now and then in the middle of trio's own
-    bookkeeping of tasks, which then ends with an internal error instead of cleaning up; and SIGTERM would end it
-    without giving back what it holds.
+    Python would raise KeyboardInterrupt at any point of the program. In the middle of trio's own bookkeeping of tasks
+    that is an internal error, and nothing is cleaned up. SIGTERM would end the program with messages held.
 
     Raises:
         KeyboardInterrupt: with the signal's number, once ``main`` has cleaned up.

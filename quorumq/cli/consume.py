@@ -133,8 +133,8 @@ async def consume(where: Where, **options: Any) -> None:
     purges them, a command that fails leaves them for later, and --json shows why each died.
 
     A command finds QUORUMQ_TOPIC, QUORUMQ_ID, QUORUMQ_ATTEMPT and QUORUMQ_KEY in its environment (no key above 30 kB).
-    When it fails, the message comes again after a while, and at last becomes a dead letter that keeps the exit code and
-    the end of what the command wrote to standard error.
+    If it fails, the message comes again after a while, and at last becomes a dead letter that keeps the exit code and
+    the end of the command's standard error.
 
     With --no-ack messages are only shown, but each counts as a delivery, and comes again when its hold has run
     out. To look without taking, use `quorumq peek`.
@@ -245,7 +245,7 @@ async def _stream(client: Client, plan: Plan) -> AsyncGenerator[list[Message], N
 
 
 async def _last_look(client: Client, plan: Plan) -> list[Message]:
-    """Look again after nothing came within --wait: believe that only of a node that can deliver, and take what it has.
+    """Look again if nothing came within --wait: believe that only of a node that can deliver, and take its messages.
 
     Raises:
         TooFewReplicas: nothing came because nothing can be delivered now.

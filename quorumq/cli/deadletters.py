@@ -73,9 +73,9 @@ def _filters(command: Any) -> Any:
 def deadletters() -> None:
     """List, redrive and purge dead letters.
 
-    A message becomes a dead letter of a group when a consumer rejects it for good, or when it has been delivered
-    too often without an ack. It stays where it is, with the history of its failure, until it is redriven or purged;
-    other groups are not concerned. `quorumq consume TOPIC --group GROUP!dead` reads them one by one.
+    A message becomes a dead letter of a group if a consumer rejects it for good, or if it has been delivered
+    too often without an ack. It is kept, with the history of its failure, until it is redriven or purged. Other
+    groups are not concerned. `quorumq consume TOPIC --group GROUP!dead` reads them one by one.
     """
 
 
@@ -203,11 +203,11 @@ async def redrive(
     Choose which by their id, error class, fingerprint, reason or partition, by --limit, or take --all, which asks
     before it acts unless --yes is given. A redriven message starts anew, with all its deliveries before it.
 
-    Redriving twice is redriving once, whoever does it, also at the same time. After Ctrl-C, or exit code 75 (too few
-    replicas answered), run it again: it goes on with what is left.
+    If a dead letter is redriven twice, also by two operators at once, it is redriven once. After Ctrl-C, or exit code
+    75 (too few replicas answered), run it again: it goes on with the rest.
 
-    With --plan FILE, the plan of `python -m quorumq.spark deadletters`, TOPIC and --group are left out. What was
-    redriven, acked or purged since the plan was made is left alone and counted, so it can be run again.
+    With --plan FILE, the plan of `python -m quorumq.spark deadletters`, TOPIC and --group are left out. A message that
+    was redriven, acked or purged since the plan was made is left alone and counted, so it can be run again.
     """
     chosen_by = [value for value in (*filters.values(), limit) if value not in (None, ())]
     if plan is not None:
@@ -286,7 +286,7 @@ async def purge(
     """Purge dead letters of TOPIC for a group: all of them, or some by kind, partition or id.
 
     It asks first, with their number, unless --yes is given. To look at each before, read them with `quorumq consume`
-    as group GROUP!dead, where an ack purges. After exit code 75 (too few replicas answered) run it again: it does the
+    as group GROUP!dead: there an ack purges. After exit code 75 (too few replicas answered) run it again: it does the
     rest.
     """
     if error_class is None and fingerprint is None and reason is None:
@@ -334,7 +334,7 @@ async def _dead_letters(
 
 
 def _of_what(query: Selection) -> str:
-    """Return the filters of a choice that nothing fits, with the command that shows what there is; "" without any."""
+    """Return the filters of a choice that nothing fits, with the command that lists all; "" without any."""
     filters = {"error class": query.error_class, "fingerprint": query.fingerprint, "reason": query.reason}
     chosen = " and ".join(f"{name} {text}" for name, text in filters.items() if text is not None)
     return (

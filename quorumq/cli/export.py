@@ -28,15 +28,14 @@ if TYPE_CHECKING:
 def export(data: Path, topic: str | None, group: str | None) -> None:
     """Write the messages in a stopped node's data directory to standard output, one JSON object a line.
 
-    Each has a line: id, topic, partition, published_ms, key, headers, payload, and in groups what each group makes of
-    it: open, acked, dead, skipped or purged. A key or payload that is no UTF-8 is written as base64, under
+    Each has a line: id, topic, partition, published_ms, key, headers, payload, and in groups its state for each group:
+    open, acked, dead, skipped or purged. A key or payload that is no UTF-8 is written as base64, under
     key_base64 or payload_base64, and a header of bytes as {"base64": …}. They come partition by partition, oldest
-    first. What nobody needed any more was deleted, and is not there. A node has what its own replicas have: of a
+    first. A message that all groups had settled may be deleted. A node has the messages of its own replicas: of a
     cluster, export every directory that is left, and take each id once.
 
-    The directory is only read, so a copy or a read-only mount does as well. It must not be in use. From a damaged
-    one comes whatever can be read: then what cannot is said on standard error, acks may be lost with it, and the
-    exit code is 74.
+    The directory is only read, so a copy or a read-only mount does as well. It must not be in use. If it is damaged,
+    the readable part is written, standard error names the rest, acks may be lost with it, and the exit code is 74.
     """
     from quorumq.core.values.errors import StorageError
     from quorumq.core.values.types import Now

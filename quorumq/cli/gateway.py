@@ -59,7 +59,7 @@ def gateway(nodes: tuple[str, ...], as_json: bool, **options: Any) -> None:
     needs the extra: pip install 'quorumq[gateway]'.
 
     An SQS queue is the topic of its name, read by the group of --group. An SDK gets the gateway's address as its
-    endpoint, a client's name as the access key id, and as the secret what `quorumq clients key` prints. JSON is under
+    endpoint, a client's name as the access key id, and the secret that `quorumq clients key` prints. JSON is under
     /v1, with a client's token as the bearer; the console is under /console.
 
     If the nodes have a clients file, give the same one by --clients, and by QUORUMQ_TOKEN the token of a client that

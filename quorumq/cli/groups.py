@@ -93,7 +93,7 @@ def groups() -> None:
 )
 @cluster_options
 async def create(topic: str, group: str, start: Any, where: Where, as_json: bool) -> None:
-    """Create a group of TOPIC before anybody reads.
+    """Create a group of TOPIC before it has consumers.
 
     One that is there stays as it is: `rewind` moves it. A time is compared with when a message was published, by its
     producer's clock; latest is now.
@@ -109,13 +109,13 @@ async def create(topic: str, group: str, start: Any, where: Where, as_json: bool
 @click.option("--dry-run", is_flag=True, help="Only say how many messages would be delivered.")
 @cluster_options
 async def rewind(topic: str, group: str, start: Any, dry_run: bool, where: Where, as_json: bool) -> None:
-    """Have a group read TOPIC again from another place, backwards or forwards.
+    """Have a group read TOPIC again from another time, backwards or forwards.
 
-    Everything published from there on is delivered again, what was acked and what died included, as far as the topic
-    still has it: what all groups are done with is kept for the topic's retention. What is before is not delivered any
-    more, but its dead letters stay. Other groups do not notice.
+    All messages published from then on are delivered again, acked and dead ones included, if the topic still has
+    them: messages that all groups have settled are kept for the topic's retention. Earlier messages are not delivered
+    any more, but their dead letters stay. Other groups do not notice.
 
-    Consumers need not be stopped: what they have in hand cannot be acked any more, and comes again when its hold is
+    Consumers need not be stopped: messages in their hands cannot be acked any more, and come again when their hold is
     over.
 
     After exit code 75 (too few replicas answered) run it again.
@@ -139,7 +139,7 @@ async def rewind(topic: str, group: str, start: Any, dry_run: bool, where: Where
 async def pause(topic: str, names: tuple[str, ...], where: Where, as_json: bool) -> None:
     """Pause groups of TOPIC: their consumers get nothing more until `quorumq groups resume`.
 
-    Consumers need not be stopped: they wait, and what they have in hand they can finish. Messages neither expire nor
+    Consumers need not be stopped: they wait, and can finish the messages in their hands. Messages neither expire nor
     become dead letters by themselves meanwhile. The dead letters of the group can be read.
 
     After exit code 75 (too few replicas answered) run it again.
@@ -217,8 +217,8 @@ async def _set_paused(
 async def delete(topic: str, names: tuple[str, ...], yes: bool, where: Where, as_json: bool) -> None:
     """Delete groups of TOPIC, with their dead letters.
 
-    For good: their consumers hear that the group was deleted, and none makes it again. What only these groups kept of
-    the topic is deleted, too. A group that `create` makes later under the name is a new one.
+    For good: their consumers end with an error, and none makes the group again. Messages that only these groups kept
+    are deleted, too. A group that `create` makes later under the name is a new one.
 
     After exit code 75 (too few replicas answered) run it again.
     """
@@ -236,14 +236,14 @@ async def delete(topic: str, names: tuple[str, ...], yes: bool, where: Where, as
 @by_option
 @cluster_options
 async def describe(topic: str, names: tuple[str, ...], where: Where, as_json: bool) -> None:
-    """Show what GROUP has still to do in each partition of TOPIC, and who reads it.
+    """Show the backlog of GROUP in each partition of TOPIC, and its consumers.
 
-    How many messages are ready, held by consumers, delayed and dead letters, and how old the oldest is that is not
-    settled. Every node is asked for what its replicas have in memory.
+    It has the numbers of messages that are ready, held by consumers, delayed and dead letters, and the age of the
+    oldest one that is not settled. Every node is asked for the counts of its replicas.
 
-    Then how many messages were delivered and settled (acked or rejected) a second, and the consumers that asked for
-    any, each over the last minute: name and version as the consumer gives them, its client, and its machine. --json
-    has the counts of the minute.
+    Then it has the messages delivered and settled (acked or rejected) a second, and the consumers that asked for any,
+    each over the last minute: name and version as the consumer gives them, its client, and its machine. --json has
+    the counts of the minute.
     """
 
     if len(names) > 1:
@@ -274,7 +274,7 @@ async def describe(topic: str, names: tuple[str, ...], where: Where, as_json: bo
 @click.argument("topics", nargs=-1, metavar="[TOPIC]...")
 @cluster_options
 async def backlog(topics: tuple[str, ...], where: Where, as_json: bool) -> None:
-    """Show what every group has still to do, of all topics or of those that are named.
+    """Show the backlog of every group, of all topics or of the named ones.
 
     The counts are as `quorumq groups describe` has them, of all partitions together, and consumers are those that asked
     for messages within the last minute. A group is shown without counts if no replica of a partition of it answered.
@@ -314,11 +314,11 @@ async def backlog(topics: tuple[str, ...], where: Where, as_json: bool) -> None:
 @click.argument("topics", nargs=-1, metavar="[TOPIC]...")
 @cluster_options
 async def list_groups(topics: tuple[str, ...], where: Where, as_json: bool) -> None:
-    """List groups, of all topics or of those that are named.
+    """List groups, of all topics or of the named ones.
 
-    Each with where it begins, in this machine's time of day, and since when it reads from there; --json has the
-    generation as well. How many messages are ready, held, dead and done for each is in `quorumq status`. A node that
-    has just started may not know of a group for a moment.
+    Each line has the time from which the group reads, in this machine's time of day, and since when; --json has the
+    generation as well. `quorumq status` has the numbers of messages. A node that has just started may not know of a
+    group for a moment.
     """
     async with cluster(where) as client:
         known = await client.metadata(*topics)

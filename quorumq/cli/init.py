@@ -64,7 +64,7 @@ def init(
     """Write the configuration files of a new cluster into DIRECTORY, one for each node.
 
     The files share a fresh secret, so only their owner can read them. Copy each to its machine and run `quorumq serve
-    --config FILE` there. Nothing is overwritten: where one of the files is there already, none is written. Nodes whose
+    --config FILE` there. Nothing is overwritten: if one of the files is there already, none is written. Nodes whose
     addresses have the same host share a machine: no partition has two replicas there.
 
     With --tls, which needs the extra quorumq[tls], copy to a machine its node's three files, ca.pem and clients.toml.
@@ -210,7 +210,8 @@ def _name_of(directory: Path) -> str:
 def config_text(values: Mapping[str, Any], tables: Mapping[str, Mapping[str, str]]) -> str:
     """Return a node's configuration file. Texts, numbers and truth values are in TOML as in JSON.
 
-    Tables are written as dotted keys: what a person appends is then a key of the file, and not of the last table.
+    Tables are written as dotted keys, so that a line that a person appends is a key of the file, and not of the last
+    table.
     """
 
     def line(name: str, value: Any) -> str:

@@ -31,9 +31,9 @@ def journal() -> None:
 def inspect(files: tuple[Path, ...], only_bad: bool, types: tuple[str, ...], as_json: bool) -> None:
     """Show every record of a journal segment, or of all segments of a data directory.
 
-    Each line has the record's offset in the file, its type and its fields. What cannot be read is shown as well:
-    where it is, how long, and whether it is a torn tail, which a start cuts away, or damage, for which a start
-    refuses the directory. A summary with the number of records of each type comes last, on standard error.
+    Each line has the record's offset in the file, its type and its fields. Unreadable parts are shown with
+    their offset and length: a torn tail, which a start cuts away, or damage, for which a start refuses the
+    directory. A summary with the number of records of each type comes last, on standard error.
 
     The exit code is 74 if anything is damaged, else 0.
     """

@@ -1,7 +1,7 @@
 """Plans of several moves of partitions, and their carrying out: for `nodes drain` and `partitions balance`.
 
-A plan is made anew from METADATA after each round, so a command that is broken off, or runs beside another one, goes on
-from what is there.
+A plan is made anew from METADATA after each round, so a command that is interrupted, or runs beside another one,
+goes on from the present layout.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def copying(known: MetadataReply, node: str) -> list[str]:
 
 
 def kept_by(known: MetadataReply, node: str) -> list[Move]:
-    """Return what a node that is dead for good would have to copy, as moves to no node."""
+    """Return the partitions that a node that is dead for good would have to copy, as moves to no node."""
     return [
         Move(topic.name, placement.partition, node, "")
         for topic in known.topics
@@ -167,7 +167,7 @@ def check_removal(known: MetadataReply, node: str) -> None:
 
 
 async def check_replacement(client: Client, node: str, by: str) -> MetadataReply:
-    """Return what is known of the cluster, in which one node can be replaced by another, or was.
+    """Return the metadata of the cluster, in which one node can be replaced by another, or was.
 
     Raises:
         UsageError: the node that is to leave is no member, or the other one.
@@ -233,7 +233,7 @@ async def replace(
 
 
 async def until_they_vote(change: Callable[[], Awaitable[ClusterLayout]], as_json: bool) -> list[str]:
-    """Change the voters, again until the new ones vote, and return all. Say what it waits for unless ``as_json``."""
+    """Change the voters, again until the new ones vote, and return all. If not ``as_json``, print its waits."""
     said = ""
     while True:
         try:
@@ -272,7 +272,7 @@ async def carry_out(client: Client, plan: Plan, as_json: bool, node: str = "", *
         Count of moves.
 
     Raises:
-        StorageFull: a node that is to get a partition takes no messages now. What was moved stays so.
+        StorageFull: a node that is to get a partition takes no messages now. Earlier moves stay.
     """
     made, said = 0, ""
     while True:

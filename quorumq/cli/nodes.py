@@ -90,9 +90,9 @@ dead_option = click.option(
 async def drain(node: str, to: str, dead: bool, dry_run: bool, where: Where, as_json: bool) -> None:
     """Move all partitions off a node, while messages flow, and then the settings that it keeps as a voter.
 
-    No new partition is placed on it from then on. It ends once the others have all payload, and says what it waits for.
-    If the node is dead for good, it ends with --dead. Breaking it off keeps what was moved; repeating it goes on.
-    `nodes add` with the node's address takes it back into use.
+    No new partition is placed on it from then on. It ends once the others have all payload, and names the partitions
+    that it waits for. If the node is dead for good, it ends with --dead. It may be interrupted, and goes on if it is
+    repeated. `nodes add` with the node's address takes it back into use.
     """
     from quorumq.cli.moves import begin_drain, carry_out, leaver, move_voter, off
 
@@ -186,7 +186,7 @@ async def voters(count: int | None, dry_run: bool, yes: bool, where: Where, as_j
     """List the voters, who keep the settings of topics and groups; with --count, have more nodes be voters.
 
     Of five voters two may be away, of three one. It cannot be undone, so it asks first. It ends once the new voters
-    know all settings, and says what it waits for. It may be broken off and repeated.
+    know all settings, and names those that it waits for. It may be interrupted and repeated.
     """
     from quorumq.cli.moves import until_they_vote
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from quorumq.core.values.types import Topic
 
 WAIT_S: Final = 2.0
-"""Seconds between looks at a move, as nodes count what is to go that often."""
+"""Seconds between looks at a move: nodes count the messages to copy that often."""
 
 NUMBER_DIGITS_MAX: Final = 9
 
@@ -108,10 +108,10 @@ def sources_of(topic: Topic, number: int) -> tuple[str, ...]:
 @click.option("--dry-run", is_flag=True, help="Print the moves that it takes, and move nothing.")
 @cluster_options
 async def balance(dry_run: bool, where: Where, as_json: bool) -> None:
-    """Move partitions to where they would be placed today, while messages flow.
+    """Move partitions to the nodes that they would be placed on today, while messages flow.
 
-    It takes as many moves as the nodes that were added or drained since ask for, and no more; no machine gets two
-    replicas of a partition. Breaking it off keeps what was moved; repeating it goes on.
+    Only nodes that were added or drained since cause moves; no machine gets two replicas of a partition. It may be
+    interrupted, and goes on if it is repeated.
     """
     from quorumq.cli.moves import balanced, carry_out, planned
 

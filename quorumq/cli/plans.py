@@ -149,7 +149,7 @@ async def carry_out(where: Where, path: Path, rate: float | None, dry_run: bool,
 
     Raises:
         UsageError, ClusterMismatch, NotFound: nothing was done.
-        TooFewReplicas: run it again; what is done stays done.
+        TooFewReplicas: some messages are redriven; run it again.
     """
     topics: dict[str, Decision] = {}
     verdicts: Counter[str] = Counter()

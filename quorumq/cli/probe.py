@@ -106,7 +106,7 @@ def status_of(address: str, timeout: float = 2.0) -> dict[str, Any]:
 
 
 def whole_status(address: str, reply: StatusReply, timeout: float) -> dict[str, Any]:
-    """Return the facts of a status, with those that the node has more to tell of: ``timeout`` seconds for each answer.
+    """Return the facts of a status, all pages of them: ``timeout`` seconds for each answer.
 
     Raises:
         Unreachable, PeerError: raised like by `ask`.

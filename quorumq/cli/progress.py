@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 def counter(label: str) -> Iterator[Callable[[], None]]:
     """Give a function to call for each one done, and show how many are.
 
-    Nothing is shown where standard error is not a terminal, nor where standard output is one too: there, the
-    output itself is the progress.
+    Nothing is shown if standard error is not a terminal, nor if standard output is one too: then the output itself
+    is the progress.
     """
     if sys.stderr is None or sys.stdout is None or not sys.stderr.isatty() or sys.stdout.isatty():
         yield lambda: None

@@ -40,11 +40,11 @@ purged_ids = ids_option(
 @yes_option
 @cluster_options
 async def purge(**options: Any) -> None:
-    """Settle what a group has not read of TOPIC, so that it is never delivered to it.
+    """Settle a group's backlog of TOPIC unread, so that it is never delivered to that group.
 
-    It asks first, with the number of messages, unless --yes is given. What is delivered at the moment may still be
-    acked, and what is published meanwhile may stay. Other groups are not concerned. A message that is purged comes
-    back only if the group is rewound.
+    It asks first, with the number of messages, unless --yes is given. A delivered message may still be acked, and a
+    message that is published meanwhile may stay. Other groups are not concerned. A purged message comes back only if
+    the group is rewound.
 
     After exit code 75 (too few replicas answered) run it again: it does the rest.
     """

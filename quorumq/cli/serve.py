@@ -35,13 +35,13 @@ def serve(config: Path, directory_is_newest: bool, join: tuple[str, ...]) -> Non
     hold_time_max, which `quorumq status` counts down.
 
     A data directory that was copied, or restored from a backup, takes part once every other node has said that it
-    knows of nothing newer. --directory-is-newest spares that, where another node cannot be started: say so only if no
-    node has run from another copy of this directory since this one was taken. Else messages that were acked are
+    knows of nothing newer. If another node cannot be started, --directory-is-newest spares that. Give it only if no
+    node has run from another copy of this directory since this one was taken: else messages that were acked are
     delivered again.
 
     A node that is to be added to a running cluster has join = ["HOST:PORT", ...] in its file, or --join, and no table
-    of nodes. It asks until `quorumq nodes add` has made it a member, and says so. Afterwards its directory has
-    everything that it needs to know.
+    of nodes. It asks, and logs that, until `quorumq nodes add` has made it a member. Afterwards its directory has all
+    that it needs.
 
     The exit code is 0 after a clean stop, and otherwise that of the reason, which is the last line of the log.
     """

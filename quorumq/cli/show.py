@@ -34,15 +34,15 @@ STACK_COLUMNS: Final = 200
 async def show(topic: str, id: str, history: tuple[Path, ...], where: Where, as_json: bool) -> None:
     """Show the life of one message of TOPIC, as every replica has it in memory.
 
-    It answers why a message was delivered twice, or not at all. Each replica is asked by itself: whether it has the
-    payload, and for each group what became of the message, how many deliveries ended without an ack, who holds it for
-    how long, the fencing token of the last delivery, and how a dead letter died, with its stack. A replica that does
-    not answer is named; if no other knows the message, the exit code is 75.
+    It shows the reason if a message was delivered twice, or not at all. Each replica is asked by itself if it has the
+    payload. For each group it names the state, the deliveries that ended without an ack, the holder and the rest of
+    the hold, the fencing token of the last delivery, and the cause of a dead letter, with its stack. A replica that
+    does not answer is named; if no other knows the message, the exit code is 75.
 
-    Consumers, and deliveries that were followed by others, are in histories only: give them with --history, and their
-    lines come in the order of time.
+    Consumers, and deliveries that were followed by others, are in histories only: if they are given with --history,
+    their lines come in the order of time.
 
-    ID is what `publish` prints, and `peek` and `deadletters list --json`.
+    `publish`, `peek` and `deadletters list --json` print the ID.
     """
     async with cluster(where) as client:
         message = await client.show(topic, id, body=True)

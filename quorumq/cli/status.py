@@ -45,11 +45,11 @@ N = TypeVar("N", int, float)
 @timeout_option(ASK_TIMEOUT_S, "Seconds that a node has to answer, before it is shown as down.")
 @json_option
 def status(nodes: tuple[str, ...], watch: bool, every: float, timeout: float, as_json: bool) -> None:
-    """Show every node of a cluster, its topics and groups, and what is wrong.
+    """Show every node of a cluster, its topics and groups, and warnings.
 
-    One address is enough: that node tells the others'. Nodes that do not answer are shown as down, and the rest
-    all the same. A node in quarantine after a crash stores and acks but does not deliver; the countdown says for
-    how long. The exit code is 69 if no node answers.
+    One address is enough: that node has the others'. Nodes that do not answer are shown as down, and the rest
+    all the same. A node in quarantine after a crash stores and acks but does not deliver until its countdown is
+    over. The exit code is 69 if no node answers.
     """
     if not watch:
         report = cluster_report(nodes, timeout)

@@ -1,7 +1,7 @@
-"""Declaration of survivors, when more directories are lost than the nodes can make up for by themselves.
+"""Declaration of survivors, if more directories are lost than the nodes can make up for by themselves.
 
 The declaration, and why it is safe, are in core/recovery/survivors.py: the node that is asked refuses all that it
-cannot be sure of. The command says what will be forgotten, asks for confirmation, and waits until it is over.
+cannot be sure of. The command lists the losses, asks for confirmation, and waits until it is over.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NAMED_MAX: Final = 20
 
 @click.group()
 def survivors() -> None:
-    """Go on with what is left after directories were lost for good.
+    """Go on without directories that were lost for good.
 
     docs/operations.md, "When more disks are lost than a majority can spare", has the steps.
     """
@@ -62,7 +62,7 @@ def declare(
     """Declare that the nodes that are trusted are all that is left.
 
     A node that lost its directory learns from the others what it may have promised. If too few of them are left, as
-    when two of three lost theirs, it waits. After this command it goes on with what the others have. What only lost
+    when two of three lost theirs, it waits. After this command it goes on with what the others have. All that only lost
     directories had is gone, and messages that only they knew to be acked are delivered again. The command lists the
     losses, and asks, unless --yes is given.
 

@@ -103,8 +103,8 @@ async def create(
 ) -> None:
     """Create topics.
 
-    Creating a topic twice is creating it once: of one that exists, what is given must agree, and what is not stays as
-    it is. One that exists with another value is refused with exit code 64; `quorumq topics set` changes it.
+    If a topic exists, the given settings must agree with it, and all others stay. If one differs, the command is
+    refused with exit code 64; `quorumq topics set` changes it.
     """
     async with cluster(where) as client:
         for name in names:
@@ -118,8 +118,8 @@ async def create(
 async def change(names: tuple[str, ...], where: Where, as_json: bool, **settings: Any) -> None:
     """Change settings of topics that exist.
 
-    Only what is given changes. Of two operators who change one setting, the last one wins, on every node. More
-    partitions may be made while messages flow: what is under way goes on where it is.
+    Only the given settings change. If two operators change one setting, the last one wins, on every node. More
+    partitions may be made while messages flow; these stay in their partition.
     """
     async with cluster(where) as client:
         for name in names:

@@ -109,19 +109,19 @@ def work(
 ) -> None:
     """Call a Python function with each message of TOPIC, and settle the message by how that ends.
 
-    MODULE:FUNCTION is imported from the current directory or from where Python finds it. It gets a message
+    MODULE:FUNCTION is imported from the current directory or from Python's path. It gets a message
     (`message.payload`, `message.headers`, …), and is an async def, which asyncio runs unless --runtime says trio, or a
     plain function, which runs in a thread.
 
     When it returns, the message is acked. After an exception of a class given by --retry, or beyond --timeout, the
-    message comes again after the topic's backoff, or 1, 2, 4 … 60 s where it has none; at its last attempt, and after
-    any other exception, it is a dead letter that keeps the exception and its stack. Where the cluster could not do
-    something for the function, the message comes again as well. The hold is extended while the function runs.
+    message comes again after the topic's backoff, or 1, 2, 4 … 60 s without one. At its last attempt, and after any
+    other exception, it is a dead letter that keeps the exception and its stack. If the cluster could not serve the
+    function, the message comes again as well. The hold is extended while the function runs.
 
-    A topic that is not there yet is waited for. The work goes on until SIGTERM or Ctrl-C. Then what is not begun is
-    given back at once, and what is begun has --grace to end; the same signal again does not wait for that, and a third
-    one ends the process in any case. At the end it says how many messages ended how, as one JSON object with --json,
-    and exits with 0.
+    If there is no such topic yet, the command waits for it. The work goes on until SIGTERM or Ctrl-C. Then messages
+    that are not begun are given back at once, and others have --grace to end. The same signal again does not wait for
+    that, and a third one ends the process in any case. At the end the command prints the number of messages by
+    outcome, as one JSON object with --json, and exits with 0.
     """
     if len(topics) < 2 or ":" not in topics[-1]:
         raise click.UsageError(
