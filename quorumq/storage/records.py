@@ -165,7 +165,6 @@ TYPE_OF: Final[dict[type, int]] = {
     core.ClusterMade: 42,
     core.ClusterPut: 46,
     core.DirectoryLocation: 43,
-    core.LabelsPut: 36,
     core.Reclaimed: 30,
     core.SessionsPromised: 31,
     core.SessionsClosed: 32,

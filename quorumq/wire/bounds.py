@@ -81,14 +81,10 @@ BYTES_EXACT: Final[Mapping[tuple[str, str], int]] = {
     ("LabelsRequest", "id"): batches.TOPIC_ID_BYTES,
     ("MovePartition", "id"): batches.TOPIC_ID_BYTES,
     ("Group", "topic"): batches.TOPIC_ID_BYTES,
-    ("Labels", "topic"): batches.TOPIC_ID_BYTES,
     ("LabelsReply", "topic"): batches.TOPIC_ID_BYTES,
-    ("LabelsDigest", "topic"): batches.TOPIC_ID_BYTES,
-    ("LabelsDigest", "digest"): limits.DIGEST_BYTES,
-    ("SyncLabels", "digest"): limits.DIGEST_BYTES,
     ("Digest", "digest"): limits.DIGEST_BYTES,
 }
-EPOCH_REPLIES: Final = ("PutReply", "ProposalReply", "RegistersReply", "PutLabelsReply")
+EPOCH_REPLIES: Final = ("PutReply", "ProposalReply", "RegistersReply")
 """Answers about registers, which count in no epoch (-1) while the voter's slot is new."""
 _INT_RANGES: Final[Mapping[tuple[str, str], tuple[int, int]]] = {
     ("Span", "start"): (0, limits.NUMBERS_END),

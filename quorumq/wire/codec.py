@@ -38,7 +38,6 @@ TYPES: Final[Mapping[int, type]] = {
     37: m.SyncListed, 38: m.SyncRegisters,
     40: m.HoldsRequest, 41: m.HoldsReply, 42: m.ResyncRequest, 43: m.ResyncReply,
     44: m.Prepare, 45: m.Accept, 46: m.ProposalReply,
-    47: m.PutLabels, 48: m.PutLabelsReply, 49: m.SyncLabels, 39: m.LabelsListed,
     50: m.ReplicaList, 51: m.ReplicaListReply, 52: m.GroupsRequest, 53: m.GroupsReply, 54: m.CloseRequest,
     55: m.CloseReply,
     56: m.RegistersRequest, 57: m.RegistersReply, 58: m.SurvivorsRequest, 59: m.SurvivorsReply,

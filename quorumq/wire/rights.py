@@ -176,13 +176,13 @@ Reply = TypeVar("Reply", bound=m.ClientReply)
 
 
 def public(reply: Reply) -> Reply:
-    """Return a reply as any client may have it: without the keys of digests in its registers of topics."""
+    """Return a reply as any client may have it: without the keys of digests, and labels, in its registers of topics."""
     fields: dict[str, Any] = {}
     for name, value in zip(getattr(reply, "_fields", ()), reply, strict=False):
         if isinstance(value, Topic):
-            fields[name] = value._replace(digest_key=b"")
+            fields[name] = value._replace(digest_key=b"", labels=())
         elif type(value) is tuple and value and isinstance(value[0], Topic):
-            fields[name] = tuple([topic._replace(digest_key=b"") for topic in value])
+            fields[name] = tuple([topic._replace(digest_key=b"", labels=()) for topic in value])
     return reply._replace(**fields) if fields else reply  # type: ignore[return-value]
 
 

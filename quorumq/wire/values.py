@@ -308,8 +308,7 @@ class _Maker:
     def _make(self, cls: type) -> None:
         fields: tuple[str, ...] = cls._fields  # type: ignore[attr-defined]
         name = cls.__name__
-        assert len(fields) < 24, f"{name}: the head of its array would take two bytes"
-        chunks = [repr(bytes((0x80 | len(fields),))), *self._fields(cls, "x")]
+        chunks = [repr(cbor.array_head(len(fields))), *self._fields(cls, "x")]
         lines = [f"def e_{name}(x, lift):", f"    return {joined(chunks)}"]
         self.encoders[cls] = self._compile(f"e_{name}", lines, f"encoder of {name}")
 
@@ -579,6 +578,7 @@ def encode_value(value: tuple[Any, ...], lead: Sequence[int] = (), lift: Lift | 
     encoded = _MAKER.of(type(value))[0](value, lift)
     if not lead:
         return encoded
+    assert encoded[0] < 0x98, f"{type(value).__name__}: the head of its array takes two bytes"
     size = len(lead) + (encoded[0] & 0x1F)
     return b"".join((cbor.array_head(size), *map(cbor.uint, lead), memoryview(encoded)[1:]))
 

@@ -299,6 +299,8 @@ class Teller:
                 return f"ACCEPT {self.ballot(message.ballot)} ({self.value(proposed(message))})"
             case m.ProposalReply():
                 return self.voted(message)
+            case m.PutTopic() if message.topic.labels:
+                return f"PUT-TOPIC (labels {', '.join(repr(label.text) for label in message.topic.labels)})"
             case m.PutTopic():
                 if message.topic.made in self.names:
                     return f"PUT-TOPIC ({self.ballot(message.topic.made)}'s)"
@@ -308,11 +310,6 @@ class Teller:
                 return f"PUT-CLUSTER ({self.value(message.layout)})"
             case m.PutGroup():
                 return f"PUT-GROUP ({self.value(message.group)})"
-            case m.PutLabels():
-                texts = [repr(label.text) for label in message.labels.labels]
-                return f"PUT-LABELS ({', '.join(texts) or 'none: a read'})"
-            case m.PutLabelsReply():
-                return f"LABELS ({', '.join(repr(label.text) for label in message.labels) or 'none'}) for"
             case m.PutReply():
                 return f"PUT to round {message.round} of"
             case m.ReplicaListReply():

@@ -1,63 +1,53 @@
-"""Rules of labels: registers that are read and written at a majority of the nodes."""
+"""Rules of labels: fields of a register that are read and written at a majority of the nodes."""
 
 from __future__ import annotations
 
-from quorumq.core import messages as m
-from quorumq.core.cluster.labels import merge_labels
 from quorumq.core.cluster.rounds import RegisterRound
 from quorumq.core.messages.effects import Effect
-from quorumq.core.node import nodecore
 from quorumq.core.requests.context import Context
-from quorumq.core.requests.labels import LabelsCoordinator, put_labels
-from quorumq.core.values.types import Incarnation, NodeId, Now
-from sim.explorer.scenario import Budget
-from sim.rules.decisions import of_operators
+from quorumq.core.requests.labels import LabelsCoordinator
+from quorumq.core.values.types import Now
+from sim.rules.decisions import A_CRASH, of_operators
 from sim.rules.rule import Rule
-from sim.rules.scripts import A, B, C, answered
+from sim.rules.scripts import A, B, C, answered, promised
 from sim.rules.stand_ins import after, say_at_once
 
 
 def answer_a_read(self: LabelsCoordinator, context: Context, now: Now) -> list[Effect]:
-    return self._answer(context)
+    return _on_read(self, context, now) if self.request.changes else self.answer(context, self.merged)
 
 
 def read_nothing(self: LabelsCoordinator, context: Context, now: Now) -> list[Effect]:
     if not self.request.changes:
-        return self._ask_all(context, (), now)
-    self.stamp = context.state.clock.fresh(now)
-    return self._change(context, now)
+        return _start(self, context, now)
+    self.stamp, self.merged = context.state.clock.fresh(now), self.topic
+    return self.on_read(context, now)
 
 
-def merge_every_answer(
-    self: LabelsCoordinator,
-    context: Context,
-    sender: NodeId,
-    incarnation: Incarnation,
-    message: m.PutLabelsReply,
-    now: Now,
-) -> list[Effect]:
-    if self.written is not None:
-        self.merged = merge_labels(self.merged, message.labels)
-    return _on_reply(self, context, sender, incarnation, message, now)
-
-
-_on_reply = LabelsCoordinator.on_reply
-
-ASKED = answered("PutLabels", "PutLabelsReply", A, B)
+_on_read, _start = LabelsCoordinator.on_read, LabelsCoordinator.start
 
 RULES = (
     Rule(
         "labels-write-back",
         "a read of labels writes the newest ones to a majority before it answers",
-        ((LabelsCoordinator, "_repair", answer_a_read),),
+        ((LabelsCoordinator, "on_read", answer_a_read),),
         off="it answers with what it read",
         scenario=of_operators(
             "labels-read-twice",
-            "a change of a label and two reads, through three nodes",
+            "a change of a label and two reads, through three nodes, 1 crash",
             ("label", A),
             ("labels", B),
             ("labels", C),
-            script=(("ask", A, "label", 0), *ASKED),
+            # b has read, and has crashed before its fsync.
+            script=(
+                ("ask", A, "label", 0),
+                *promised(A, B),
+                ("ask", B, "labels", 1),
+                *promised(B, A),
+                ("crash", B),
+                ("link", B, C),
+            ),
+            **A_CRASH,
         ),
         hunted=True,
     ),
@@ -72,9 +62,11 @@ RULES = (
             ("label", C),
             ("label", A),
             ("labels", B),
+            # Without the rule b has what c writes.
             script=(
                 ("ask", C, "label", 0),
-                *answered("PutLabels", "PutLabelsReply", C, B),
+                ("may", "deliver", "PutTopic", C, B),
+                ("may", "deliver", "PutReply", B, C),
                 ("ask", A, "label", 1),
             ),
         ),
@@ -83,7 +75,7 @@ RULES = (
     Rule(
         "labels-show-what-was-written",
         "an answer shows labels that this request has written, or read from a majority, and no others",
-        ((LabelsCoordinator, "on_reply", merge_every_answer),),
+        ((LabelsCoordinator, "on_written", lambda self, context, now: self.answer(context, self.merged)),),
         off="it shows newer ones that the answers to its write bring",
         scenario=of_operators(
             "labels-overtaken",
@@ -94,12 +86,12 @@ RULES = (
             ("labels", A),
             script=(
                 ("ask", A, "label", 0),
-                *ASKED,
-                *answered("PutLabels", "PutLabelsReply", A, C),
+                *promised(A, B),
+                *answered("PutTopic", "PutReply", A, C),
                 ("ask", C, "label", 1),
-                *answered("PutLabels", "PutLabelsReply", C, B),
+                *promised(C, B),
                 ("ask", B, "labels", 2),
-                *answered("PutLabels", "PutLabelsReply", B, A),
+                *promised(B, A),
             ),
         ),
     ),
@@ -118,21 +110,19 @@ RULES = (
     Rule(
         "labels-are-durable",
         "labels are on disk before they are answered for",
-        ((nodecore, "put_labels", after(put_labels, say_at_once)),),
+        ((Context, "put_topic", after(Context.put_topic, say_at_once)),),
         off="the answer does not wait for the fsync",
         scenario=of_operators(
             "labels-restart",
             "a change of a label, 1 crash, and a read",
             ("label", A),
             ("labels", C),
-            budget=Budget(attempts=0, restarts=1),
-            restart_nodes=(B,),
-            unsynced=True,
+            **A_CRASH,
             # b has crashed before its fsync; its answer is still under way.
             script=(
                 ("ask", A, "label", 0),
-                *ASKED,
-                ("deliver", "PutLabels", A, B),
+                *promised(A, B),
+                ("deliver", "PutTopic", A, B),
                 ("crash", B),
                 ("link", B, C),
             ),

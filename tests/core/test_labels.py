@@ -9,17 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quorumq.core import messages as m
-from quorumq.core.cluster.labels import LabelTable, merge_labels
+from quorumq.core.cluster.labels import merge_labels
+from quorumq.core.recovery.resync import in_chunks
 from quorumq.core.values import limits
 from quorumq.core.values.errors import Code
-from quorumq.core.values.types import Label, Labels, Stamp
+from quorumq.core.values.types import STAMP_ZERO, Label, Stamp, Topic
 from quorumq.wire import cbor
+from quorumq.wire.rights import public
 from quorumq.wire.values import decode_value, encode_value
 from tests.core.cluster import Cluster
 from tests.core.network import wipe
 from tests.core.steps import check_failed
 
-SYNC = m.SyncLabels | m.LabelsListed
+SYNC = m.SyncRegisters | m.SyncTopics
 
 
 def put(cluster: Cluster, node: str, **texts: str | None) -> dict[str, str]:
@@ -40,7 +42,7 @@ def shown(reply: Any) -> dict[str, str]:
 
 
 def only_between(*pairs: str) -> Any:
-    """Drop messages that do not go between two of these nodes, and all anti-entropy of labels."""
+    """Drop messages that do not go between two of these nodes, and all anti-entropy of registers."""
     return lambda sender, to, message: (
         sender != to and ({sender, to} != set(pairs) or isinstance(message, SYNC))
     )
@@ -50,7 +52,15 @@ def labels_of(cluster: Cluster, node: str) -> dict[str, str | None]:
     catalogue = cluster.nodes[node].catalogue
     topic = catalogue.topic_named("jobs")
     assert topic is not None
-    return {label.name: label.text for label in catalogue.labels.of(topic.id)}
+    return {label.name: label.text for label in topic.labels}
+
+
+def take(cluster: Cluster, node: str, label: Label) -> None:
+    """Have one node alone know a label."""
+    catalogue = cluster.nodes[node].catalogue
+    topic = catalogue.topic_named("jobs")
+    assert topic is not None
+    catalogue.take_topic(topic._replace(labels=(label,)))
 
 
 def test_labels_are_set_changed_removed_and_read_through_any_node() -> None:
@@ -79,9 +89,7 @@ def test_a_change_is_stamped_above_one_that_its_node_does_not_know() -> None:
 def test_a_read_writes_what_only_some_have_before_it_answers() -> None:
     cluster = Cluster()
     cluster.topic()
-    cluster.nodes["a"].catalogue.labels.take(
-        Labels(next(iter(cluster.nodes["a"].topics)), (Label("owner", "half", Stamp(1, "a")),))
-    )
+    take(cluster, "a", Label("owner", "half", Stamp(1, "a")))
     cluster.drop = only_between("a", "b")
     assert read(cluster, "b") == {"owner": "half"}
     cluster.drop = only_between("b", "c")
@@ -91,9 +99,7 @@ def test_a_read_writes_what_only_some_have_before_it_answers() -> None:
 def test_a_change_answers_with_labels_that_a_majority_has() -> None:
     cluster = Cluster()
     cluster.topic()
-    cluster.nodes["a"].catalogue.labels.take(
-        Labels(next(iter(cluster.nodes["a"].topics)), (Label("owner", "half", Stamp(1, "a")),))
-    )
+    take(cluster, "a", Label("owner", "half", Stamp(1, "a")))
     cluster.drop = only_between("a", "b")
     assert put(cluster, "b", team="x") == {"owner": "half", "team": "x"}
     cluster.drop = only_between("b", "c")
@@ -104,18 +110,12 @@ def test_a_change_answers_with_its_own_text_and_not_with_one_that_is_being_writt
     """Only the read decides: a text that comes with an answer to the write may stand at that node alone."""
     cluster = Cluster()
     cluster.topic()
-    cluster.nodes["a"].catalogue.labels.take(
-        Labels(next(iter(cluster.nodes["a"].topics)), (Label("team", "theirs", Stamp(1 << 60, "a")),))
+    take(cluster, "a", Label("team", "theirs", Stamp(1 << 60, "a")))
+    cluster.drop = lambda sender, to, message: (
+        isinstance(message, SYNC)
+        or (sender == "a" and isinstance(message, m.RegistersReply))  # the read hears c
+        or (sender == "c" and isinstance(message, m.PutReply))  # and the write a
     )
-    answers: list[str] = []
-
-    def drop(sender: str, to: str, message: object) -> bool:
-        if sender == to or not isinstance(message, m.PutLabelsReply):
-            return isinstance(message, SYNC)
-        answers.append(sender)
-        return sender == ("a" if len(answers) <= 2 else "c")  # the read hears c, and the write a
-
-    cluster.drop = drop
     assert put(cluster, "b", team="x") == {"team": "x"}
     cluster.drop = only_between("b", "c")
     assert read(cluster, "c") == {"team": "x"}
@@ -123,35 +123,38 @@ def test_a_change_answers_with_its_own_text_and_not_with_one_that_is_being_writt
 
 def test_more_names_than_one_change_allows_still_travel() -> None:
     """Several clients at once may name more labels than each of them is allowed alone."""
-    stamp = Stamp(1, "a")
-    labels = Labels(
-        bytes(16), tuple(Label(f"{i:05}", None, stamp) for i in range(8 * limits.LABEL_NAMES_MAX))
-    )
-    assert decode_value(Labels, cbor.load(encode_value(labels))) == labels
+    labels = tuple(Label(f"{i:05}", None, Stamp(1, "a")) for i in range(8 * limits.LABEL_NAMES_MAX))
+    topic = Topic(bytes(16), "jobs", 3, 1, (("a", "b", "c"),), 5, STAMP_ZERO, labels=labels)
+    assert decode_value(Topic, cbor.load(encode_value(topic))) == topic
 
 
-def test_nodes_compare_digests_and_send_nothing_alike() -> None:
+def test_anti_entropy_brings_labels() -> None:
     cluster = Cluster()
     cluster.topic()
-    sent: list[object] = []
-
-    def seen(sender: str, to: str, message: object) -> bool:
-        if sender != to and isinstance(message, SYNC | m.PutLabels):
-            sent.append(message)
-        return False
-
-    cluster.drop = seen
-    cluster.advance(10)
-    assert sent == [], "a cluster without labels pays nothing"
     cluster.drop = only_between("a", "b")
     put(cluster, "a", owner="billing")
     assert labels_of(cluster, "c") == {}
-    cluster.drop = seen
-    cluster.advance(10)
+    cluster.hear_all(10)
     assert labels_of(cluster, "c") == {"owner": "billing"}
-    sent.clear()
-    cluster.advance(10)
-    assert {type(message) for message in sent} == {m.SyncLabels}
+
+
+def test_no_client_gets_labels_with_a_register_of_a_topic() -> None:
+    """They may have 64 KiB, and every client asks for registers."""
+    cluster = Cluster()
+    topic = cluster.topic()
+    put(cluster, "a", owner="billing")
+    labelled = topic._replace(labels=(Label("owner", "billing", Stamp(1, "a")),))
+    assert public(m.TopicReply(labelled)).topic == topic._replace(digest_key=b"")
+    reply: Any = cluster.ask("a", m.Metadata(("jobs",)))
+    assert public(reply._replace(topics=(labelled,))).topics == (topic._replace(digest_key=b""),)
+
+
+def test_an_answer_about_registers_fits_a_frame_with_labels() -> None:
+    labels = tuple(Label(f"{i:03}", "x" * 1000, Stamp(1, "a")) for i in range(limits.LABEL_NAMES_MAX))
+    topic = Topic(bytes(16), "jobs", 3, 1, (("a", "b", "c"),), 5, STAMP_ZERO, labels=labels)
+    chunks = in_chunks([topic] * 100, [])
+    assert sum(len(chunk.topics) for chunk in chunks) == 100
+    assert max(len(encode_value(chunk)) for chunk in chunks) < 6 * limits.MIB
 
 
 def test_labels_outlast_a_start_and_a_wiped_node_learns_them_before_it_votes() -> None:
@@ -172,11 +175,9 @@ def test_labels_end_with_their_topic() -> None:
     put(cluster, "a", owner="billing")
     cluster.ask("a", m.DeleteTopic("jobs", topic.id))
     for core in cluster.nodes.values():
-        assert not core.catalogue.labels.topics
-        assert not core.catalogue.labels.size
+        assert not core.catalogue.topics[topic.id].labels
     check_failed(cluster.ask("b", change(owner="x")), Code.NOT_FOUND)
     cluster.crash("a")
-    assert not cluster.nodes["a"].catalogue.labels.topics
     cluster.topic()
     assert read(cluster, "a") == {}
 
@@ -218,9 +219,7 @@ def test_too_few_nodes_say_whether_it_may_have_happened() -> None:
     cluster.topic()
     cluster.drop = lambda sender, to, message: sender != to
     assert cluster.ask("a", change(owner="x"), 10).code == Code.TOO_FEW_REPLICAS  # type: ignore[union-attr]
-    cluster.drop = lambda sender, to, message: (
-        sender != to and isinstance(message, m.PutLabels) and bool(message.labels.labels)
-    )
+    cluster.drop = lambda sender, to, message: sender != to and isinstance(message, m.PutTopic)
     assert cluster.ask("a", change(owner="x"), 10).code == Code.OUTCOME_UNKNOWN  # type: ignore[union-attr]
 
 
@@ -238,13 +237,8 @@ LABELS = st.lists(
 @settings(max_examples=60)
 @given(LABELS, LABELS)
 def test_any_order_of_arrival_ends_alike(one: tuple[Label, ...], other: tuple[Label, ...]) -> None:
-    topic = b"t" * 16
-    first, second = LabelTable(), LabelTable()
+    alone: tuple[Label, ...] = ()
     for label in (*one, *other):
-        first.take(Labels(topic, (label,)))
-    second.take(Labels(topic, other))
-    second.take(Labels(topic, one))
-    first.check()
-    second.check()
-    assert first.of(topic) == second.of(topic) == merge_labels((), (*one, *other))
-    assert first.digest() == second.digest()
+        alone = merge_labels(alone, (label,))
+    assert alone == merge_labels(merge_labels((), other), one) == merge_labels((), (*one, *other))
+    assert list(alone) == sorted({label.name: label for label in alone}.values())

@@ -19,7 +19,7 @@ from tests.core.growing import GrowingCluster
 from tests.core.network import hand_over, held_back
 from tests.core.steps import check_failed
 
-WRITES = m.PutGroup | m.PutTopic | m.PutLabels
+WRITES = m.PutGroup | m.PutTopic
 Core = Any
 
 
@@ -42,7 +42,7 @@ def topic_of(core: Core) -> Topic:
 
 
 def label_of(core: Core) -> object:
-    return [label.text for label in core.catalogue.labels.of(topic_of(core).id) if label.name == "team"]
+    return [label.text for label in topic_of(core).labels if label.name == "team"]
 
 
 def label(text: str) -> m.LabelsRequest:
@@ -105,7 +105,7 @@ def seen(core: Core, request: Any) -> Any:
             stamp = group.pause.stamp if isinstance(request, m.PauseGroup) else group.limit.stamp
             return request._replace(id=group.topic, generation=group.generation, seen=stamp)
         case m.LabelsRequest():
-            stamps = [it.stamp for it in core.catalogue.labels.of(topic_of(core).id)]
+            stamps = [it.stamp for it in topic_of(core).labels]
             return request._replace(id=topic_of(core).id, seen=max(stamps, default=STAMP_ZERO))
         case m.AlterTopic():
             topic = topic_of(core)

@@ -64,7 +64,7 @@ def between(*names: NodeId) -> Callable[[NodeId, NodeId, object], bool]:
     return lambda sender, to, message: (sender in names) != (to in names)
 
 
-NEWS = (m.SyncRegisters, m.SyncTopics, m.SyncLabels)
+NEWS = (m.SyncRegisters, m.SyncTopics)
 
 
 def quiet(sender: NodeId, to: NodeId, message: object) -> bool:

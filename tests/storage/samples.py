@@ -20,7 +20,6 @@ from quorumq.core.messages.records import (
     GroupPut,
     HeldAtStop,
     JournalRecord,
-    LabelsPut,
     MemoryAtStop,
     PartitionDropped,
     PartitionTrusted,
@@ -39,7 +38,6 @@ from quorumq.core.values.types import (
     Incarnation,
     Kind,
     Label,
-    Labels,
     Member,
     Owner,
     PartitionId,
@@ -117,6 +115,7 @@ def clean_stop() -> CleanStopped:
 def every_kind() -> list[JournalRecord]:
     """One of each record that may stand in the middle of a journal."""
     topic = Topic(TOPIC, "orders", 3, 1, (("n1", "n2", "n3"), ("n2", "n3", "n1")), 5, Stamp(1, "n1"))
+    topic = topic._replace(labels=(Label("owner", "x", Stamp(2, "n1")), Label("team", None, Stamp(3, "n2"))))
     span = Span(PRODUCER_ID, 0, 3)
     return [
         DirectoryMade("n1", "test", DIRECTORY),
@@ -141,7 +140,6 @@ def every_kind() -> list[JournalRecord]:
         PartitionDropped(PartitionId(TOPIC, 9)),
         AbsentNoted(PARTITION, (span,)),
         GroupPut(Group(TOPIC, "billing", 0, 0)),
-        LabelsPut(Labels(TOPIC, (Label("owner", "x", Stamp(2, "n1")), Label("team", None, Stamp(3, "n2"))))),
         batch(0),
         dead(0),
         AttemptsCounted(PARTITION, "billing", (Counted(span, 0, 2),)),

@@ -28,8 +28,9 @@ TEXT = DOC.read_text()
 
 NESTED = [
     core_types.Incarnation, core_types.ProducerId, core_types.Span, core_types.PartitionId, core_types.Stamp,
-    core_types.Owner, core_types.Receipt, core_types.Topic, core_types.ReplicaSlot, core_types.Placement,
-    core_types.Layout, m.LayoutMark, core_types.Member, core_types.ClusterLayout, core_types.Pause, core_types.Limit,
+    core_types.Owner, core_types.Receipt, core_types.Label, core_types.Topic, core_types.ReplicaSlot,
+    core_types.Placement, core_types.Layout, m.LayoutMark, core_types.Member, core_types.ClusterLayout,
+    core_types.Pause, core_types.Limit,
     core_types.Group, core_types.Record, core_types.Death, m.SpanRecord, m.NodeInfo, m.Verdict, m.Peeked,
     m.LabelChange, m.TopicSeen, m.StateCount, m.DescribedGroup,
 ]  # fmt: skip

@@ -13,7 +13,6 @@ from typing import NamedTuple
 from sortedcontainers import SortedDict
 
 from quorumq.core.cluster.deleted_names import PAGES, DeletedNames, entries_of, key_of, key_of_register
-from quorumq.core.cluster.labels import LabelTable
 from quorumq.core.cluster.members import Members, first_layout
 from quorumq.core.cluster.register_sums import RegisterSums
 from quorumq.core.cluster.topics import closed, merge_decisions, merge_topics, rank
@@ -75,7 +74,6 @@ class Catalogue:
             empty, name).
         unpackable: deleted names whose registers have no packed form yet: the deletion of a topic may not have reached
             its sets, or the node that made one is no member that is known here.
-        labels: labels of topics.
         registered_groups: groups known to be at a majority of a partition's replicas.
         replaced: ids of deleted topics with a newer one of their name, the oldest first; a limited number.
         sums: digests of all registers.
@@ -86,7 +84,7 @@ class Catalogue:
     """
 
     __slots__ = (
-        "_used", "cluster", "decisions", "deleted", "groups", "labels", "live_groups", "living", "me", "names",
+        "_used", "cluster", "decisions", "deleted", "groups", "live_groups", "living", "me", "names",
         "registered_groups", "replaced", "sums", "topics", "unpackable", "unpacked",
     )  # fmt: skip
 
@@ -104,7 +102,6 @@ class Catalogue:
         self.decisions: SortedDict[Instance, Decision] = SortedDict()
         self.groups: SortedDict[tuple[bytes, str], Group] = SortedDict()
         self.live_groups: dict[bytes, int] = {}
-        self.labels = LabelTable()
         self.registered_groups: dict[tuple[PartitionId, str], None] = {}
         self._used: NamesUsed | None = None  # as counted since the last change
 
@@ -568,10 +565,6 @@ class Catalogue:
         for topic, group in self.groups:
             assert topic in self.topics, f"group {group!r} is of an unknown topic"
             assert not self.topics[topic].deleted, f"group {group!r} outlived its topic"
-        for topic in self.labels.topics:
-            assert topic in self.topics, f"labels of the unknown topic {topic.hex()}"
-            assert not self.topics[topic].deleted, f"labels of {topic.hex()} outlived their topic"
-        self.labels.check()
         for instance, decision in self.decisions.items():
             assert self.outcome_of(instance) is None, f"{instance} is decided"
             assert decision.promised >= decision.ballot, f"{instance}: accepted below what was promised"

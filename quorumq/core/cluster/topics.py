@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+from quorumq.core.cluster.labels import merge_labels
 from quorumq.core.messages import SETTINGS, AlterTopic, CreateTopic, MovePartition
 from quorumq.core.values import limits
 from quorumq.core.values.types import (
@@ -58,7 +59,8 @@ def merge_topics(ours: Topic, theirs: Topic) -> Topic:
         return closed(with_proposed(later, proposed))
     merged = ours if ours.partitions >= theirs.partitions else theirs
     merged = merged._replace(epoch=max(ours.epoch, theirs.epoch), born=later.born, made=later.made)
-    merged = merged._replace(digest_key=later.digest_key, over=later.over)
+    labels = merge_labels(ours.labels, theirs.labels)
+    merged = merged._replace(digest_key=later.digest_key, over=later.over, labels=labels)
     pairs = list(zip(stamps_of(ours), stamps_of(theirs), strict=True))
     newer = {
         name: getattr(ours if mine >= other else theirs, name)

@@ -23,7 +23,6 @@ PeerMessage = Union[
     Merge, MergeReply, PutTopic, PutGroup, PutCluster, PutReply, Prepare, Accept, ProposalReply,
     ReplicaPeekRequest, ReplicaPeekReply, ReplicaList, ReplicaListReply,
     Heartbeat, SyncDigests, SyncListed, SyncState, SyncPull, SyncRegisters, SyncTopics, GroupsRequest, GroupsReply,
-    PutLabels, PutLabelsReply, SyncLabels, LabelsListed,
     RegistersRequest, RegistersReply, CloseRequest, CloseReply,
     RemoteFetch, RemoteFetchReply, RemoteGone,
     HoldsRequest, HoldsReply, ResyncRequest, ResyncReply, SurvivorsRequest, SurvivorsReply,
@@ -34,7 +33,7 @@ QuorumRequest = Union[Store, Hold, Extend, Ack, Reject, Merge, ReplicaList, Clos
 QuorumReply = Union[
     StoreReply, HoldReply, ExtendReply, AckReply, RejectReply, MergeReply, ReplicaListReply, CloseReply,
     PutReply, ReplicaPeekReply,
-    RemoteFetchReply, RegistersReply, SurvivorsReply, ProposalReply, PutLabelsReply, SlotReply,
+    RemoteFetchReply, RegistersReply, SurvivorsReply, ProposalReply, SlotReply,
 ]  # fmt: skip
 
 QUORUM_REQUESTS = get_args(QuorumRequest)

@@ -46,7 +46,6 @@ WRITTEN: Final[dict[Written, Capacity]] = {
     r.PartitionTrusted: Capacity.NONE,
     r.AbsentNoted: Capacity.NONE,
     r.GroupPut: Capacity.NONE,
-    r.LabelsPut: Capacity.NONE,
     r.DeletedNoted: Capacity.NONE,
     # It repeats registers that are on the disk, and stay there until it is written.
     r.DeletedPage: Capacity.PLENTY,

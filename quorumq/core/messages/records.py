@@ -15,7 +15,6 @@ from quorumq.core.values.types import (
     Decision,
     Group,
     Incarnation,
-    Labels,
     Machines,
     NodeId,
     Owner,
@@ -151,12 +150,6 @@ class DeletedPage(NamedTuple):
     key_number: bytes
     total: bytes
     packed: bytes
-
-
-class LabelsPut(NamedTuple):
-    """Labels of a topic that changed, as merged."""
-
-    labels: Labels
 
 
 class PartitionTrusted(NamedTuple):
@@ -307,7 +300,7 @@ JournalRecord = Union[
     DirectoryMade, ClusterMade, ClusterPut, Started, Trusted, TrustLost, DirectoryLocation, PeerSeen,
     PeerPosition, Reserved,
     TopicPut, DecisionPut, GroupPut, PartitionTrusted, PartitionDropped, BatchStored, RecordsMerged, AttemptsCounted,
-    DelaysSet, Reclaimed, SessionsPromised, SessionsClosed, CleanStopped, LabelsPut, AbsentNoted, DeletedNoted,
+    DelaysSet, Reclaimed, SessionsPromised, SessionsClosed, CleanStopped, AbsentNoted, DeletedNoted,
     DeletedPage,
 ]  # fmt: skip
 

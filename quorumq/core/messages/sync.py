@@ -11,8 +11,6 @@ from quorumq.core.values.types import (
     Decision,
     Group,
     Incarnation,
-    Label,
-    Labels,
     NodeId,
     Owner,
     PartitionId,
@@ -240,50 +238,6 @@ class SyncTopics(NamedTuple):
     packed: bytes = b""
 
 
-class PutLabels(NamedTuple):
-    """Merge labels of a topic, to be kept, or as news (round 0). Without labels it only asks for the receiver's.
-
-    With ``ballot``, a change is to be written under this stamp, as RegistersRequest says.
-    """
-
-    round: int
-    labels: Labels
-    ballot: Stamp | None = None
-
-
-class PutLabelsReply(NamedTuple):
-    """Answers PutLabels: the receiver's labels of those names, or all of the topic's if none were named.
-
-    ``error`` is "", "unknown-topic", or "not-found" if the topic was deleted: no vote. ``promised``: as in PutReply.
-    """
-
-    round: int
-    error: str
-    labels: tuple[Label, ...]
-    known: tuple[Incarnation, ...]  # starts of the node list, in its order
-    epoch: int = 0  # epoch of the voters in which the answer counts; -1: none
-    promised: Stamp | None = None
-
-
-class SyncLabels(NamedTuple):
-    """Anti-entropy of labels: a digest of all that the sender has. The receiver lists its own if it has others."""
-
-    digest: bytes
-
-
-class LabelsDigest(NamedTuple):
-    """A digest of the labels of one topic."""
-
-    topic: bytes
-    digest: bytes
-
-
-class LabelsListed(NamedTuple):
-    """Answers SyncLabels: digests of the sender's labels, by topic. The receiver sends what differs."""
-
-    topics: tuple[LabelsDigest, ...]
-
-
 class ResyncRequest(NamedTuple):
     """A node that is not trusted, or not in a partition's set, asks for the receiver's state of the partition.
 
@@ -316,7 +270,6 @@ class ResyncReply(NamedTuple):
     registers: SyncTopics
     state: SyncState | None
     decisions: tuple[Decision, ...] = ()  # with the registers: instances undecided at the sender
-    labels: tuple[Labels, ...] = ()  # with the registers, behind those of topics
     cluster: ClusterLayout | None = None  # with the registers, in each chunk: layout 0 is known to all
     seen: tuple[Seen, ...] = ()  # with the registers, in the first chunk: the newest start of each node
 

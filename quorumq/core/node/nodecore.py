@@ -42,7 +42,6 @@ from quorumq.core.recovery.trust import (
 from quorumq.core.requests import sources
 from quorumq.core.requests.context import Context, Costly
 from quorumq.core.requests.finding import tell_registers
-from quorumq.core.requests.labels import compare_labels, put_labels, send_differing
 from quorumq.core.requests.leaving import end_requests
 from quorumq.core.requests.placing import TOKEN_COMPLETED, TOKEN_TOPIC, Asked, drop_batches
 from quorumq.core.requests.proposing import vote
@@ -483,12 +482,6 @@ class NodeCore:
                 return [
                     e.Send(sender, m.ProposalReply(message.round, None, None, None, (), Code.NOT_TRUSTED))
                 ]
-            case m.PutLabels() if self.state.trusted or not message.round:
-                return put_labels(context, sender, message)
-            case m.SyncLabels():
-                return compare_labels(context, sender, message)
-            case m.LabelsListed():
-                return send_differing(context, sender, message)
             case m.PutGroup():
                 return context.put_group(sender, message, now)
             case m.ReplicaPeekRequest() if message.partition not in self.replicas:
@@ -552,7 +545,7 @@ class NodeCore:
         elif kind is m.HoldReply:
             if sender != self.state.me:
                 context.hold_times.end(message.round, now.mono)
-        elif isinstance(message, m.PutReply | m.ProposalReply | m.RegistersReply | m.PutLabelsReply):
+        elif isinstance(message, m.PutReply | m.ProposalReply | m.RegistersReply):
             self.state.learn_register_vector(message.known)
             voterslots.check_epoch(context, sender, message.round, message.epoch)
             if isinstance(message, m.PutReply) and message.refused == Code.DELETED and message.topic:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from quorumq.core.messages import Heartbeat, PutCluster, SyncDigests, SyncLabels, SyncListed, SyncRegisters
+from quorumq.core.messages import Heartbeat, PutCluster, SyncDigests, SyncListed, SyncRegisters
 from quorumq.core.messages.effects import Done, Effect, Persist, Send
 from quorumq.core.partition.replica import Replica
 from quorumq.core.recovery.resync import in_chunks
@@ -78,13 +78,8 @@ class Upkeep:
         )
 
     def _send_register_digests(self, peer: NodeId) -> list[Effect]:
-        """Return the sum of our registers, and a digest of the labels if there are any."""
         catalogue = self.context.catalogue
-        labels = catalogue.labels.digest()
-        return [
-            Send(peer, SyncRegisters(catalogue.sums.root(), catalogue.deleted.key_number)),
-            *([Send(peer, SyncLabels(labels))] if labels else []),
-        ]
+        return [Send(peer, SyncRegisters(catalogue.sums.root(), catalogue.deleted.key_number))]
 
     def on_registers_compared(self, sender: NodeId, message: SyncRegisters) -> list[Effect]:
         """Compare sums of registers: one for all is answered with those of our buckets, and these with registers.

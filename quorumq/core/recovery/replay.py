@@ -147,8 +147,6 @@ class Replay:
                 self.decisions.append(decision)
             case r.GroupPut(group):
                 self.groups.append(group)
-            case r.LabelsPut(labels):
-                self.catalogue.labels.take(labels)
             case r.CleanStopped():
                 self.stop = record
             case _:
@@ -207,9 +205,6 @@ class Replay:
             state.learn(node, seen[-1].incarnation)
         for group in self.groups:
             self.catalogue.take_group(group)
-        for topic in list(self.catalogue.labels.topics):
-            if topic not in self.catalogue.topics or self.catalogue.is_deleted(topic):
-                self.catalogue.labels.drop(topic)
         for decision in self.decisions:
             self.catalogue.take_decision(decision)
         return state
@@ -364,7 +359,6 @@ def snapshot(context: Context, trust: Trust, now: Now) -> list[r.JournalRecord]:
     records += [r.DecisionPut(catalogue.decisions[key]) for key in sorted(catalogue.decisions)]
     records += map(r.GroupPut, catalogue.all_groups())
     records += catalogue.deleted.records()
-    records += map(r.LabelsPut, catalogue.labels.registers())
     kept = {**context.sources, **context.replicas}
     for partition in sorted(kept):
         if since := soon.get(partition, kept[partition].trusted_since):

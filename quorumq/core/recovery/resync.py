@@ -20,7 +20,6 @@ from quorumq.core.cluster.rounds import majority_of
 from quorumq.core.cluster.topics import with_layout
 from quorumq.core.messages import (
     PutCluster,
-    PutLabels,
     PutTopic,
     ResyncReply,
     ResyncRequest,
@@ -33,11 +32,10 @@ from quorumq.core.partition.replica import Replica
 from quorumq.core.recovery import voterslots
 from quorumq.core.requests.answers import Part
 from quorumq.core.requests.context import Context
-from quorumq.core.requests.labels import put_labels
 from quorumq.core.requests.placing import ClusterAdopted
 from quorumq.core.values import limits
 from quorumq.core.values.chunks import chunks_of
-from quorumq.core.values.types import FIRST_LAYOUT, Decision, Group, Labels, NodeId, Now, PartitionId, Topic
+from quorumq.core.values.types import FIRST_LAYOUT, Decision, Group, NodeId, Now, PartitionId, Topic
 
 ASK_AGAIN_S = 0.5
 
@@ -46,15 +44,12 @@ PRODUCER_IDS_MAX = 2048
 
 REGISTERS_PER_CHUNK = 50
 PARTITIONS_PER_CHUNK = 4096
-"""Replica sets and placements in these registers: each has some 500 bytes at most."""
-
-LABELS_PER_CHUNK = 10
-"""Topics whose labels are in one answer: a megabyte at most."""
+"""Replica sets, placements and labels in these registers: each has some 500 bytes, or a label 1.2 KiB, at most."""
 
 PACKED_MAX = 1 << 20
 """Bytes of packed registers of deleted names in one answer, about."""
 
-Answer = tuple[SyncTopics, SyncState | None, tuple[Decision, ...], tuple[Labels, ...]]
+Answer = tuple[SyncTopics, SyncState | None, tuple[Decision, ...]]
 
 
 class Resync:
@@ -204,8 +199,6 @@ def take_in(context: Context, sender: NodeId, message: ResyncReply, now: Now) ->
     for decision in message.decisions:  # this directory may have made it, too, and lost it
         if context.catalogue.take_decision(decision):
             effects.append(Persist((DecisionPut(context.catalogue.decisions[decision.instance]),)))
-    for labels in message.labels:
-        effects += put_labels(context, sender, PutLabels(0, labels))
     replica = context.replicas.get(message.partition) if message.partition is not None else None
     if replica is not None and message.state is not None:
         effects += replica.on_sync_state(sender, message.state, now, pull=False)
@@ -252,11 +245,9 @@ def tell(context: Context, sender: NodeId, message: ResyncRequest, now: Now) -> 
     elif message.partition is None:
         following = 1 if len(catalogue.deleted) else 0
         topics = [catalogue.topics[key] for key in sorted(catalogue.topics)]
-        answers += [(chunk, None, (), ()) for chunk in in_chunks(topics, catalogue.all_groups())]
+        answers += [(chunk, None, ()) for chunk in in_chunks(topics, catalogue.all_groups())]
         decisions = [catalogue.decisions[key] for key in sorted(catalogue.decisions)]
-        answers += [(nothing, None, chunk, ()) for chunk in chunks_of(decisions, REGISTERS_PER_CHUNK)]
-        labels = chunks_of(catalogue.labels.registers(), LABELS_PER_CHUNK)
-        answers += [(nothing, None, (), chunk) for chunk in labels]
+        answers += [(nothing, None, chunk) for chunk in chunks_of(decisions, REGISTERS_PER_CHUNK)]
     elif (replica := context.kept(message.partition)) is not None:
         topic = catalogue.topics[message.partition.topic]
         if not is_teller(replica, message, sender):
@@ -271,10 +262,10 @@ def tell(context: Context, sender: NodeId, message: ResyncRequest, now: Now) -> 
             states = beside_digests(replica) + states
             packed, _ = catalogue.deleted.of_topic(topic.id, 0, limits.DELETED_NAMES_MAX)
             registers = in_chunks([], catalogue.group_registers(topic.id), packed)
-        answers += [(one or nothing, state, (), ()) for one, state in zip_longest(registers, states)]
+        answers += [(one or nothing, state, ()) for one, state in zip_longest(registers, states)]
     elif message.epoch > FIRST_LAYOUT:
         return []  # a node without the partition must not count as one that has answered
-    answers = answers or [(nothing, None, (), ())]
+    answers = answers or [(nothing, None, ())]
     layout = cluster.layout if cluster.layout.number and message.partition is None else None
     seen = context.peers.newest_starts() if message.partition is None and not message.start else ()
     chunks = [
@@ -316,7 +307,7 @@ def _packed_from(deleted: DeletedNames, index: int) -> tuple[list[Answer], int]:
     while index < PAGES and len(packed) < PACKED_MAX:
         packed += deleted.page(index)
         index += 1
-    answers: list[Answer] = [(chunk, None, (), ()) for chunk in in_chunks([], [], packed)]
+    answers: list[Answer] = [(chunk, None, ()) for chunk in in_chunks([], [], packed)]
     return answers, index + 1 if index < PAGES else 0
 
 
@@ -327,6 +318,7 @@ def in_chunks(topics: list[Topic], groups: list[Group], packed: bytes = b"") -> 
     for topic in topics:
         layouts = (topic.layout, topic.next_layout)
         sets = topic.partitions + sum(len(layout.placements) for layout in layouts if layout is not None)
+        sets += len(topic.labels)
         size += sets
         if not chunks or size > PARTITIONS_PER_CHUNK or len(chunks[-1]) == REGISTERS_PER_CHUNK:
             chunks.append([])

@@ -13,6 +13,7 @@ from typing import Literal
 
 from quorumq.core import messages as m
 from quorumq.core.cluster.catalogue import Catalogue
+from quorumq.core.cluster.labels import last_change
 from quorumq.core.cluster.peer_groups import PeerGroups
 from quorumq.core.cluster.peers import Peers
 from quorumq.core.cluster.rounds import Round
@@ -358,7 +359,7 @@ class Context(Placing):
         merged = self.catalogue.take_topic(topic)
         if merged is None:
             return []
-        self.state.clock.merge(topic.stamp.time)
+        self.state.clock.merge(max(topic.stamp, last_change(topic.labels)).time)
         if not merged.deleted and merged.layout != (ours.layout if ours is not None else None):
             self.peer_groups.discard(topic.id)
             effects = self.put_layout(merged)
@@ -485,7 +486,6 @@ class Context(Placing):
         self.state.producer_ids.pop(topic.id, None)
         self.state.names.pop(topic.id, None)
         self.catalogue.drop_groups(topic.id)
-        self.catalogue.labels.drop(topic.id)
         self.peer_groups.discard(topic.id)
         self.limiting.drop(topic.id)
         self.state.drop_hints(lambda partition, _: partition.topic == topic.id)
@@ -515,7 +515,8 @@ class Context(Placing):
         merged = self.catalogue.register_with(topic.id, topic.name)
         assert merged is not None, "it was merged a moment ago"
         if number:
-            promised = self.state.promised((topic.id, ""), topic.stamp)
+            stamps = (topic.stamp, last_change(topic.labels))
+            promised = self.state.promised((topic.id, ""), *stamps)
             more = merged if merged != topic else None
             reply = m.PutReply(number, "", "", more, None, known, epoch, promised)
             return [*effects, Persist((), (Send(sender, reply),))]

@@ -277,6 +277,14 @@ class Layout(NamedTuple):
         return each if each is not None and each.partition == partition else None
 
 
+class Label(NamedTuple):
+    """One label of a topic: a text that belongs to its last writer; None if that one removed it."""
+
+    name: str
+    text: str | None
+    stamp: Stamp
+
+
 class Topic(NamedTuple):
     """One topic's register, spread to every node. Replica sets are chosen at creation, and then by layouts.
 
@@ -312,6 +320,9 @@ class Topic(NamedTuple):
     next_layout: Layout | None = None  # chosen, and not yet at a majority of the nodes: no node may adopt it
     over: Machines = ()  # nodes, with their machines, that sets are drawn from; empty: those of the first list
     buried: bool = False  # its deletion is at a majority of every set: the register names no sets any more
+    labels: tuple[
+        Label, ...
+    ] = ()  # by name, removed ones included; clients get them by a request of their own
 
     @property
     def partitions(self) -> int:
@@ -419,21 +430,6 @@ class Group(NamedTuple):
     def deleted(self) -> bool:
         """Return True if the last change was a deletion."""
         return 0 < self.generation == self.buried
-
-
-class Label(NamedTuple):
-    """One label of a topic: a text that belongs to its last writer; None if that one removed it."""
-
-    name: str
-    text: str | None
-    stamp: Stamp
-
-
-class Labels(NamedTuple):
-    """Labels of one topic by name, each with its own stamp."""
-
-    topic: bytes
-    labels: tuple[Label, ...]
 
 
 def merge_groups(ours: Group, theirs: Group) -> Group:
