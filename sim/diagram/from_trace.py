@@ -26,7 +26,7 @@ def story_of_trace(rule: Rule, states_max: int, seconds: float) -> Story:
                 f"{rule.name}: {result.verdict}, in {result.states:,} states of {rule.scenario.name}"
             )
         items = items_of_path(explorer, path)
-    about = [f"scenario {rule.scenario.name}, {len(path)} steps", f"left out: {rule.off or rule.says}"]
+    about = [f"scenario {rule.scenario.name}, {len(path)} steps", f"left out: {rule.says}"]
     broken = [result.violation]
     items.append(Item("broken", len(path), None, "", "BROKEN", result.violation, tone="broken"))
     return Story(f"Without {rule.name}: {result.violation.split(':')[0]}", about, items, broken, unit="step")

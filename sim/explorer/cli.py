@@ -135,8 +135,7 @@ def show(rule: Rule, kept: Result, broken: Result, as_json: bool) -> None:
         return
     click.echo(f"\n{rule.name}: {rule.says}")
     click.echo(f"  with all rules   {row(kept)}")
-    click.echo(f"  left out         {rule.off}")
-    click.echo(f"                   {row(broken)}")
+    click.echo(f"  left out         {row(broken)}")
     for line in [*kept.trace, *broken.trace]:
         click.echo(f"    {line}")
 

@@ -97,7 +97,6 @@ RULES: tuple[Rule, ...] = (
         "own-tombstone",
         "before it delivers, a coordinator looks at its own record and hold once more",
         ((FetchCoordinator, "still_ours", deliver_what_was_won),),
-        off="it delivers whatever won",
         scenario=Scenario(
             "late-ack",
             "an expired delivery is acked while the next is under way",
@@ -118,7 +117,6 @@ RULES: tuple[Rule, ...] = (
         "superseded-do-not-count",
         "a reply of a superseded start does not count",
         ((Round, "is_superseded", lambda self, state, sender, incarnation: False),),
-        off="it counts",
         scenario=Scenario(
             "wipe",
             "an ACK through a node without a replica, and a disk lost meanwhile",
@@ -137,7 +135,6 @@ RULES: tuple[Rule, ...] = (
         "superseded-of-five",
         "nor does it with five replicas, where an ACK counts three answers",
         ((Round, "is_superseded", lambda self, state, sender, incarnation: False),),
-        off="it counts",
         scenario=Scenario(
             "wipe-of-five",
             "an ACK through a node without a replica, and one of five disks lost meanwhile",
@@ -161,7 +158,6 @@ RULES: tuple[Rule, ...] = (
         "nothing-overtakes-acked",
         "ACKED is above every other record, whatever its n",
         ((types, "record_rank", rank_by_n),),
-        off="a redrive at n + 1 is above it",
         scenario=Scenario(
             "overtake",
             "a minority's DEAD is redriven after another delivery was acked",
@@ -176,7 +172,6 @@ RULES: tuple[Rule, ...] = (
         "ack-ends-own-hold",
         "an ACK ends only the hold of its own delivery",
         ((fate, "outlives", no_hold_outlives(Kind.ACKED)),),
-        off="it ends whatever hold there is",
         scenario=Scenario(
             "ack-rewind",
             "an expired delivery is acked beside a live one, and the group is rewound",
@@ -194,7 +189,6 @@ RULES: tuple[Rule, ...] = (
         "acked-needs-exclusive",
         "`acked` is said only where a majority has granted no higher ballot",
         ((AckCoordinator, "outcome_of", acked_once(lambda ballot, bits: ballot.round.is_majority(bits))),),
-        off="it is said whenever the ACK is durable",
         scenario=Scenario(
             "late-verdict",
             "an expired delivery is acked beside the next one, which may be extended",
@@ -210,7 +204,6 @@ RULES: tuple[Rule, ...] = (
         "min-ballot-is-not-exclusive",
         "a replica that was started again is exclusive only for ballots above its minimum ballot",
         ((fate, "exclusive", exclusive_without_memory),),
-        off="it has granted what it remembers, and nothing else",
         scenario=Scenario(
             "forgotten-verdict",
             "an expired delivery is acked, and a live one extended, after the live one's voter was started again",
@@ -226,7 +219,6 @@ RULES: tuple[Rule, ...] = (
         "clean-stop-keeps-ballots",
         "a clean stop hands over its minimum ballot only together with all ballots granted above it",
         ((GroupView, "restore_memory", restore_the_min_ballot_alone),),
-        off="the next start has the minimum ballot, and the ballots of live holds",
         scenario=Scenario(
             "handed-over-verdict",
             "2 deliveries ran out, and are acked; a voter of the second stops cleanly",

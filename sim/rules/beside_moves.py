@@ -105,7 +105,6 @@ RULES = (
         "move-deletion-of-each-set",
         "a deletion needs a majority of the set before a move, too",
         ((registers, "all_sets", all_present),),
-        off="of the present set alone",
         scenario=Scenario(
             "move-delete",
             "c's slot goes to d, and the topic is deleted through d",
@@ -122,7 +121,6 @@ RULES = (
         "move-group-of-each-set",
         "a group is there once a majority of the set before a move has it, too",
         ((registration, "required_sets", present_sets),),
-        off="of the present set alone",
         scenario=Scenario(
             "move-group",
             "c's slot goes to d; a first FETCH through d",
@@ -138,7 +136,6 @@ RULES = (
         "move-groups-of-its-layout",
         "a node tells its groups for RECLAIM only to those with its layout, and not while its slot is new",
         ((peer_groups, "tell", tells_all),),
-        off="it tells all",
         scenario=Scenario(
             "move-reclaim",
             "c's slot goes to d; a0 runs out, a rewind is OK at a and c, b gets the ACK of a0, and reclaims",
@@ -173,7 +170,6 @@ RULES = (
         "move-is-announced",
         "a layout is adopted only once a majority of the voters has it as chosen",
         ((LayoutCoordinator, "start", adopts_at_once),),
-        off="it is adopted where it was chosen",
         scenario=Scenario(
             "move-announced",
             "the only slot goes from c to d, which c tells before it loses its disk and hears a and b",
@@ -199,7 +195,6 @@ RULES = (
         "resync-adopts-what-is-chosen",
         "a resync adopts a layout that is only chosen, and asks the nodes of that set",
         ((trust, "adopt_chosen", lambda context, now: []),),
-        off="it keeps to the adopted one",
         scenario=Scenario(
             "move-chosen",
             "the only slot goes from c to d, which c tells before it loses its disk; a has the layout as chosen",
@@ -226,7 +221,6 @@ RULES = (
         "move-waits-for-the-last-one",
         "the next set is proposed only when every slot is trusted",
         ((LayoutCoordinator, "may_propose", lambda self, context, round_, nodes: True),),
-        off="it is proposed at once",
         scenario=Scenario(
             "move-back",
             "c's slot goes to d, which hears nothing, and back; b loses its disk",
@@ -256,7 +250,6 @@ RULES = (
         "layout-outlives-changes",
         "a layout wins by its number, whatever the settings' stamps are",
         ((catalogue, "merge_topics", layout_by_stamp),),
-        off="it goes with the newest setting",
         scenario=Scenario(
             "move-alter",
             "c's slot goes to d, which a and b tell; an ALTER through c, which began before and does not know",
@@ -273,7 +266,6 @@ RULES = (
         "move-holds-out-of-quarantine",
         "the node that had a slot tells its holds once it is out of quarantine itself",
         ((hold_recovery, "is_teller", tells_in_quarantine),),
-        off="it tells what it has",
         scenario=moving(
             "move-restart",
             "a0 is live by the votes of a and c, c is started again, and its slot goes to d",
@@ -292,7 +284,6 @@ RULES = (
         "move-wiped-hears-the-present-set",
         "a new slot that loses its disk learns from the present set, not from the set before alone",
         ((Resync, "lacking", lacks_of_either_set),),
-        off="either will do, as for one that never voted",
         scenario=moving(
             "move-wiped",
             "c's slot goes to d, which a and c tell; b and d get the ACK of a0; d loses its disk, and hears a and c",
@@ -316,14 +307,12 @@ RULES = (
         "move-tells-no-more-closing",
         "who leaves has adopted the layout before it tells: it closes no producer id in the old one after that",
         ((resync, "is_teller", tells_early),),
-        off="it closes one beside a retry",
         scenario=CLOSED_BESIDE_A_RETRY,
     ),
     Rule(
         "move-tells-what-is-closed",
         "a new slot learns of the closed producer ids",
         ((Closing, "learn_closed", lambda self, numbers, now, new_slot: []),),
-        off="it takes a late batch of one",
         scenario=CLOSED_BESIDE_A_RETRY,
     ),
 )

@@ -48,7 +48,6 @@ RULES = (
         "claim-in-any-generation",
         "a claim keeps the message from being delivered in any generation",
         ((fate, "keeping", keeping_one_life),),
-        off="a rewind ends it",
         scenario=Scenario(
             "claim-rewound",
             "1 attempt claims the message, a rewind, its hold runs out, 1 attempt",
@@ -64,7 +63,6 @@ RULES = (
         "claim-outlasts-its-hold",
         "while a claim stands, a replica grants no other ballot",
         ((fate, "keeping", keeping_no_claim),),
-        off="it does once the hold has run out",
         scenario=Scenario(
             "claim",
             "1 attempt claims the message at two of three nodes, its hold runs out, 1 attempt",
@@ -78,7 +76,6 @@ RULES = (
         "claim-is-durable",
         "a claim is on disk before it is answered for",
         ((Replica, "on_extend", after(Replica.on_extend, unwritten)),),
-        off="the answer does not wait, and nothing is written",
         scenario=Scenario(
             "claim-restart",
             "1 attempt claims the message at two of three nodes, 1 crash, its hold runs out, 1 attempt",
@@ -93,7 +90,6 @@ RULES = (
         "claim-ends-by-its-owner",
         "after the hold a REJECT or EXTEND is for the delivery that has the claim",
         ((fate, "claim_of", claim_of_any),),
-        off="that of an earlier one is, too",
         scenario=Scenario(
             "claim-rejected",
             "a0 runs out, a1 claims the message and its hold runs out; a late REJECT of a0, 1 attempt",

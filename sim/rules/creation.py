@@ -159,14 +159,12 @@ RULES: tuple[Rule, ...] = (
         "creation-takes-over",
         "what was accepted under the highest ballot heard of is proposed, whoever asked for it",
         ((Proposer, "accept", propose_ours),),
-        off="everybody proposes the register that its own client wants",
         scenario=TWO_CREATIONS,
     ),
     Rule(
         "creation-keeps-promise",
         "an acceptor accepts nothing under a ballot below its promise",
         ((nodecore, "vote", accept_below_promise),),
-        off="it accepts whatever comes",
         scenario=TWO_CREATIONS,
     ),
     Rule(
@@ -174,14 +172,12 @@ RULES: tuple[Rule, ...] = (
         "who knows what was chosen answers with that, and votes no more",
         # A node then knows both what was chosen and what it has promised since, which its check does not allow.
         ((nodecore, "vote", vote_again), (NodeCore, "check", lambda self, now: None)),
-        off="it votes as if it had never heard of the name",
         scenario=TWO_CREATIONS,
     ),
     Rule(
         "accepted-is-not-served",
         "what is accepted is no register before it is chosen",
         ((nodecore, "vote", serve_accepted),),
-        off="an acceptor takes it in",
         scenario=TWO_CREATIONS,
         hunted=True,
     ),
@@ -189,21 +185,18 @@ RULES: tuple[Rule, ...] = (
         "proposed-is-not-served",
         "nor is what is proposed: a creation that loses leaves nothing behind",
         ((Proposer, "accept", serve_ours),),
-        off="the node that was asked takes it in, as of old",
         scenario=TWO_CREATIONS,
     ),
     Rule(
         "conflict-once-chosen",
         "`conflict` is answered only once another topic was chosen",
         ((CreateTopicCoordinator, "on_reply", refuse_outbid),),
-        off="a proposal that is outbid is answered with it",
         scenario=TWO_CREATIONS,
     ),
     Rule(
         "votes-are-durable",
         "what is promised or accepted is on disk before it is said",
         ((nodecore, "vote", after(vote, say_at_once)),),
-        off="the answer does not wait for the fsync",
         scenario=FORGETFUL_ACCEPTOR,
     ),
     Rule(
@@ -215,14 +208,12 @@ RULES: tuple[Rule, ...] = (
         "registers-are-durable",
         "a register is on disk before it is answered for",
         ((Context, "put_topic", after(Context.put_topic, say_at_once)),),
-        off="the answer does not wait for the fsync",
         scenario=FORGETFUL_ACCEPTOR,
     ),
     Rule(
         "resync-brings-votes",
         "a resync brings what others have promised and accepted",
         ((NodeCore, "snapshot", after(NodeCore.snapshot, but(DecisionPut))),),
-        off="it brings registers only",
         scenario=WIPED_ACCEPTOR,
     ),
     Rule(
@@ -234,7 +225,6 @@ RULES: tuple[Rule, ...] = (
         "superseded-votes",
         "votes of a start that is known to be superseded do not count",
         ((Round, "is_superseded", lambda self, state, sender, incarnation: False),),
-        off="they count",
         scenario=WIPED_OF_FIVE,
     ),
 )

@@ -85,7 +85,6 @@ RULES: tuple[Rule, ...] = (
         "dead-needs-the-hold",
         "DEAD is written only where exactly the owner of the receipt holds",
         ((fate, "on_reject", dead_without_hold),),
-        off="a REJECT is applied whoever holds",
         scenario=Scenario(
             "late-reject",
             "an expired delivery is dead-lettered while the next is under way",
@@ -99,7 +98,6 @@ RULES: tuple[Rule, ...] = (
         "learned-dead-drops-no-hold",
         "a DEAD learned from a peer ends no hold",
         ((fate, "outlives", no_hold_outlives(Kind.DEAD)),),
-        off="a learned DEAD ends the hold there",
         scenario=Scenario(
             "dead-spreads",
             "a minority's DEAD spreads beside a live delivery, and is redriven",
@@ -115,7 +113,6 @@ RULES: tuple[Rule, ...] = (
         "dead-granted-at-its-n",
         "a dead letter is granted only if the record is DEAD at that n",
         ((fate, "merge_asked", grant_as_asked),),
-        off="it is granted whatever the record says",
         scenario=Scenario(
             "dead-reads",
             "a dead letter is redriven beside its readers",
@@ -136,7 +133,6 @@ RULES: tuple[Rule, ...] = (
             (RedriveCoordinator, "put", in_the_generation_of_the_group),
             (replica, "is_not_dead", not_dead_in_any_generation),
         ),
-        off="it opens the group's generation, above what was acked in one before that left the message out",
         scenario=Scenario(
             "redrive-after-skip",
             "a minority's dead letter, acked by the others, is redriven after a rewind that leaves it out",
@@ -153,7 +149,6 @@ RULES: tuple[Rule, ...] = (
         "redriven-stands",
         "what was redriven is open where a rewind leaves the message out",
         ((fate, "is_readable", read_if_redriven_since),),
-        off="nobody reads it",
         scenario=Scenario(
             "skip-after-redrive",
             "a dead letter is redriven beside a rewind that leaves it out",

@@ -73,7 +73,6 @@ RULES: tuple[Rule, ...] = (
         "deleted-is-not-read",
         "nobody reads a group that was deleted until it is created again: no FETCH makes it again",
         ((types.Group, "deleted", False),),
-        off="a deletion is a rewind, and the next FETCH goes on",
         scenario=Scenario(
             "group-deleted",
             "1 attempt runs out, the group is deleted at two of three nodes; a late ACK, and 1 attempt",
@@ -96,7 +95,6 @@ RULES: tuple[Rule, ...] = (
         "deletion-keeps-holds",
         "what is held when a group is deleted stays held until that hold runs out",
         ((GroupView, "end", drop_holds),),
-        off="the holds go with the group",
         scenario=Scenario(
             "group-made-again",
             "1 attempt, the group is deleted and made again, 1 attempt",
@@ -113,7 +111,6 @@ RULES: tuple[Rule, ...] = (
         "stale-generation-refused",
         "a HOLD of a generation that was rewound is refused",
         ((Replica, "is_stale", stale_but_in_holds),),
-        off="it is voted on as if that were the current one",
         scenario=Scenario(
             "rewind",
             "2 attempts and a rewind",
@@ -157,7 +154,6 @@ RULES: tuple[Rule, ...] = (
         "purge-asks-enough",
         "a purge settles what RF - majority + 1 replicas know, one of which has whatever was confirmed",
         ((PurgeCoordinator, "enough", lambda self, members: 1),),
-        off="it settles what one replica knows",
         scenario=Scenario(
             "purge-missing",
             "a purge through a replica that has not got the message, 1 attempt",
@@ -172,7 +168,6 @@ RULES: tuple[Rule, ...] = (
         "one-answer-counts-once",
         "a replica's answer to a round counts once, however often it arrives",
         ((Round, "awaits", lambda self, sender: sender in self.members),),
-        off="every copy counts",
         scenario=Scenario(
             "purge-elsewhere",
             "1 attempt, one replica has no copy of the message; a purge through a node without a replica",
@@ -188,7 +183,6 @@ RULES: tuple[Rule, ...] = (
         "purge-at-a-majority",
         "a purge says OK once a majority has each record, or one above it",
         ((PurgeCoordinator, "is_settled", lambda self, round_, bits: bool(bits)),),
-        off="it says OK once one replica has it",
         scenario=Scenario(
             "purge",
             "a purge beside 1 attempt",
@@ -202,7 +196,6 @@ RULES: tuple[Rule, ...] = (
         "purge-what-is-named",
         "a purge that names messages settles these and no others",
         ((PurgeCoordinator, "chosen", lambda self, span: (span,)),),
-        off="it settles all that it meets on the way to them",
         scenario=Scenario(
             "purge-beside",
             "1 attempt beside a purge of another message",
@@ -218,7 +211,6 @@ RULES: tuple[Rule, ...] = (
         "purge-overtakes-redrive",
         "a redrive is above a purge of what it redrove",
         ((types, "record_rank", rank_purge_first),),
-        off="the purge is above it",
         scenario=Scenario(
             "redrive-purge",
             "a dead letter is redriven and purged, each once",

@@ -171,7 +171,6 @@ RULES: tuple[Rule, ...] = (
         "owner-is-an-attempt",
         "a hold belongs to one ballot of one incarnation; the same node asking again gets nothing",
         ((fate, "on_hold", vote_by_node),),
-        off="a HOLD from the node that holds is granted",
         scenario=Scenario(
             "same-node",
             "2 attempts through one node, 1 EXTEND",
@@ -185,7 +184,6 @@ RULES: tuple[Rule, ...] = (
         "release-carries-ballot",
         "RELEASE removes the hold of exactly the ballot that it names",
         ((fate, "release", release_by_node),),
-        off="it removes whatever its node holds",
         scenario=TWO_NODES,
         hunted=True,
     ),
@@ -193,7 +191,6 @@ RULES: tuple[Rule, ...] = (
         "replies-for-their-round",
         "a reply counts for the round that asked, and no other",
         ((NodeCore, "_on_reply", count_for_any_round),),
-        off="a late reply counts for the next round of its kind",
         switch="late_replies",
         scenario=replace(TWO_NODES, name="late-reply"),
     ),
@@ -201,7 +198,6 @@ RULES: tuple[Rule, ...] = (
         "no-replacing",
         "no hold is replaced, whatever the ballot",
         ((fate, "may_replace", lambda held, owner: True),),
-        off="a higher ballot replaces",
         scenario=Scenario("two", "2 attempts through 2 nodes", budget=Budget(ticks=2), coordinators=(A, C)),
         hunted=True,
     ),
@@ -209,7 +205,6 @@ RULES: tuple[Rule, ...] = (
         "hints-never-vote",
         "what a NOK says of another's hold is used in choosing, and changes no hold",
         ((NodeCore, "_on_reply", hints_vote), (HoldRound, "hints", no_hints)),
-        off="it overwrites the hold here, whenever it comes",
         switch="late_replies",
         scenario=replace(TWO_NODES, name="hints"),
     ),
@@ -217,7 +212,6 @@ RULES: tuple[Rule, ...] = (
         "ballots-only-rise",
         "a HOLD needs a ballot above all that were granted for the message",
         ((fate, "is_above", lambda ballot, ballots, context: True),),
-        off="any ballot is granted",
         scenario=Scenario(
             "late-hold",
             "2 attempts, the later one rejected at once",
@@ -233,7 +227,6 @@ RULES: tuple[Rule, ...] = (
         "holds-by-message",
         "holds belong to the message, whatever its redrive number",
         ((fate, "on_hold", vote_by_n),),
-        off="a HOLD at another n does not see them",
         scenario=Scenario(
             "redrive-beside",
             "a minority's DEAD is redriven beside a live delivery",
@@ -246,7 +239,6 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "leave-only-undelivered",
         "LEAVE gives back only what certainly nobody works on",
-        off="a connection that dies leaves what was delivered over it",
         switch="release_delivered",
         scenario=Scenario("leave", "2 attempts, 1 LEAVE", budget=Budget(releases=1), coordinators=(A, C)),
     ),
@@ -254,7 +246,6 @@ RULES: tuple[Rule, ...] = (
         "give-back-only-called-off",
         "what another node won for us is given back only if its sub-fetch was called off, and once",
         ((NodeCore, "_on_reply", give_back_every_late_answer),),
-        off="it is given back whenever its round is over, so also when a second copy of the answer comes",
         scenario=Scenario(
             "relay",
             "FETCH through a node without a replica, and through one with",
@@ -266,7 +257,6 @@ RULES: tuple[Rule, ...] = (
         "failed-extend-releases-nothing",
         "an EXTEND that misses the majority changes nothing",
         ((ExtendCoordinator, "answer", release_on_failed_extend),),
-        off="it releases the hold",
         scenario=Scenario(
             "failed-extend",
             "2 attempts, 1 EXTEND",
@@ -279,7 +269,6 @@ RULES: tuple[Rule, ...] = (
         "extend-never-revives",
         "EXTEND is granted only where exactly this owner still holds",
         ((fate, "on_extend", revive),),
-        off="it is granted where nobody holds",
         scenario=Scenario(
             "revive",
             "an EXTEND comes after the hold ran out and another delivery was made",
@@ -294,7 +283,6 @@ RULES: tuple[Rule, ...] = (
         "extend-looks-at-acked",
         "an EXTEND is refused where the message was acked, by whatever delivery",
         ((fate, "is_acked", lambda record, context, generation: False),),
-        off="the hold is extended",
         scenario=Scenario(
             "extend-acked",
             "an expired delivery is acked beside a live one, which is extended",
@@ -324,7 +312,6 @@ RULES: tuple[Rule, ...] = (
         "own-vote-not-needed",
         "a majority includes our own vote",
         ((HoldRound, "is_won", lambda self, yes, mine: self.is_majority(yes)),),
-        off="two others are enough",
         scenario=Scenario(
             "piggyback-own",
             "1 attempt waits where the message is published, whose own vote waits for its fsync",

@@ -31,7 +31,6 @@ RULES = (
         "labels-write-back",
         "a read of labels writes the newest ones to a majority before it answers",
         ((LabelsCoordinator, "on_read", answer_a_read),),
-        off="it answers with what it read",
         scenario=of_operators(
             "labels-read-twice",
             "a change of a label and two reads, through three nodes, 1 crash",
@@ -55,7 +54,6 @@ RULES = (
         "labels-read-first",
         "a change of labels is stamped above what a majority has",
         ((LabelsCoordinator, "start", read_nothing),),
-        off="it is stamped by the clock of its node",
         scenario=of_operators(
             "labels-changed-twice",
             "two changes of a label through two nodes, and a read",
@@ -76,7 +74,6 @@ RULES = (
         "labels-show-what-was-written",
         "an answer shows labels that this request has written, or read from a majority, and no others",
         ((LabelsCoordinator, "on_written", lambda self, context, now: self.answer(context, self.merged)),),
-        off="it shows newer ones that the answers to its write bring",
         scenario=of_operators(
             "labels-overtaken",
             "a change of a label that a and c have, a later one at c alone, and two reads",
@@ -99,7 +96,6 @@ RULES = (
         "labels-at-a-majority",
         "a change of labels is OK once a majority of the nodes has it",
         ((RegisterRound, "is_majority", lambda self, bits: bool(bits)),),
-        off="it is OK once one node has it",
         scenario=of_operators(
             "labels-changed",
             "a change of a label, and a read",
@@ -111,7 +107,6 @@ RULES = (
         "labels-are-durable",
         "labels are on disk before they are answered for",
         ((Context, "put_topic", after(Context.put_topic, say_at_once)),),
-        off="the answer does not wait for the fsync",
         scenario=of_operators(
             "labels-restart",
             "a change of a label, 1 crash, and a read",

@@ -98,7 +98,6 @@ RULES = (
         "members-are-chosen",
         "of two changes of the members at once, the second finishes the first, and is the next layout",
         ((Proposer, "accept", propose_ours),),
-        off="a proposer passes over what others have accepted",
         scenario=of_operators(
             "members-at-once",
             "two nodes are added, through two nodes",
@@ -115,7 +114,6 @@ RULES = (
         "members-are-durable",
         "a layout of the members is durable before a node says that it has it",
         ((Context, "take_in_cluster", keeps_no_layout),),
-        off="it is kept in memory",
         scenario=of_operators(
             "members-restart",
             "a node is added at two of three nodes, one of which crashes",
@@ -128,7 +126,6 @@ RULES = (
         "resync-brings-members",
         "a resync brings the newest layout of the members",
         ((resync, "take_in", takes_no_layout),),
-        off="it brings registers of topics and groups",
         scenario=of_operators(
             "members-resync",
             "a node is added at a and b, b's disk is lost, and another one is added through c",
@@ -148,7 +145,6 @@ RULES = (
         "removal-of-a-node-in-use",
         "an acceptor refuses a removal while it knows of a partition on that node, or has accepted one there",
         ((proposing, "contradiction", removes_in_use), *UNGUARDED),
-        off="it accepts every removal",
         scenario=of_operators(
             "members-removed",
             "a partition is moved to d, which is drained, through a, and d removed through c",
@@ -172,7 +168,6 @@ RULES = (
         "placing-on-a-removed-node",
         "an acceptor that has accepted a removal refuses values that place a partition there",
         ((proposing, "contradiction", puts_on_removed), *UNGUARDED[1:]),
-        off="it accepts every layout of a topic",
         scenario=of_operators(
             "members-placed",
             "d, which is drained, is removed through c, and a partition moved to d through a",
@@ -196,7 +191,6 @@ RULES = (
         "removed-nodes-are-not-waited-for",
         "a deletion waits for no node of a set that was removed",
         ((Round, "is_majority_of_each", waits_for_removed),),
-        off="it needs a majority of the set",
         scenario=of_operators(
             "members-deleted",
             "the only replica is g, which is down; the topic is deleted, g drained and removed; a DELETE through c",
@@ -219,7 +213,6 @@ RULES = (
         "only-voters-count",
         "of members that were added later none counts for a register",
         ((RegisterRound, "is_majority", counts_all),),
-        off="a majority of all members has a register",
         scenario=of_operators(
             "members-voters",
             "five members, three of them voters: a topic is told to make no groups, and a first FETCH",

@@ -103,7 +103,6 @@ RULES = (
         "raise-hears-the-set-before",
         "an added slot votes once `n - majority + 1` of the n slots of the set before have told",
         ((joining, "may_join", hears_one),),
-        off="it votes once one has",
         scenario=raising(
             "raise-told",
             "a0 is acked by b and e, and c and d, which a tells, get slots beside a, b and e",
@@ -116,7 +115,6 @@ RULES = (
         "raise-the-set-before-tells",
         "a slot that is added beside the only one hears that one alone",
         ((joining, "may_join", hears_the_present_set),),
-        off="a new slot hears others of its own set alone",
         scenario=Scenario(
             "raise-only-slot",
             "the only slot is c's, and a and b get slots, too",
@@ -133,7 +131,6 @@ RULES = (
         "raise-tellers-have-adopted",
         "each that tells an added slot has adopted the layout before it answers",
         ((resync, "is_teller", tells_early),),
-        off="a node tells that has not heard of it",
         scenario=Scenario(
             "raise-told-early",
             "the only slot is c's, which tells a and b; they get slots, too, and c acks a0 by itself after that",
@@ -158,7 +155,6 @@ RULES = (
         "raise-holds-of-the-set-before",
         "an added slot is in quarantine until `n - majority + 1` slots of the set before have told their holds",
         ((HoldRecovery, "has_enough_answers", told_by_one),),
-        off="until one has",
         scenario=raising(
             "raise-hold",
             "a0 is live by the votes of a and e, and c and d get slots beside a, b and e",
@@ -178,7 +174,6 @@ RULES = (
         "move-hears-the-set-before",
         "a new slot votes once `RF - majority + 1` slots of the set before have told, or as many of its own set",
         ((joining, "may_join", hears_one),),
-        off="it votes once one has",
         scenario=moving(
             "move-told",
             "a0 is acked by b and c, and c's slot goes to d, which a tells",
@@ -191,7 +186,6 @@ RULES = (
         "move-the-leaver-tells",
         "the node that leaves a set may be one of those that a new slot hears",
         ((joining, "may_join", hears_the_present_set),),
-        off="a new slot hears others of its own set alone",
         scenario=Scenario(
             "move-only-slot",
             "the only slot goes from a to b; 1 attempt",
@@ -208,7 +202,6 @@ RULES = (
         "move-tellers-have-adopted",
         "each that tells a new slot has adopted the layout before it answers",
         ((resync, "is_teller", tells_early),),
-        off="a node tells that has not heard of it",
         scenario=moving(
             "move-told-early",
             "c's slot goes to d, which a and b tell, b before it adopts; a0 is acked by b and c after that",
@@ -228,7 +221,6 @@ RULES = (
         "move-epoch-counts",
         "what a set counts carries its layout, and who has adopted another one does not count",
         ((Voter, "is_refused", lambda self, message: False),),
-        off="a replica votes under any layout",
         scenario=moving(
             "move-old-coordinator",
             "c's slot goes to d, a0 is delivered by b and d, and c fetches as if it still had the slot",
@@ -241,7 +233,6 @@ RULES = (
         "move-quarantine",
         "a new slot grants no hold until those that its former node may have granted are known, or have run out",
         ((Replica, "begin_to_vote", votes_at_once),),
-        off="it grants holds at once",
         scenario=moving(
             "move-hold",
             "a0 is live by the votes of a and c, and c's slot goes to d",
@@ -254,7 +245,6 @@ RULES = (
         "move-adoption-durable",
         "adopting a layout is durable before it is told or acted upon",
         ((Placing, "put_layout", adopts_before_it_is_durable),),
-        off="it is acted upon before the fsync",
         scenario=moving(
             "move-adoption-lost",
             "c's slot goes to d, which a and b tell; a0 is delivered and acked by b and d, and a crashes",

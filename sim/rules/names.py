@@ -23,7 +23,6 @@ RULES = (
         "names-of-other-windows",
         "a name is looked for in the windows around that of the node that is asked",
         ((NameCoordinator, "__init__", ask_for_one),),
-        off="it is looked for in that one",
         scenario=of_operators(
             "names-two-windows",
             "a message is named through two nodes, one of which is in the next window",
@@ -36,7 +35,6 @@ RULES = (
         "names-ask-enough",
         "a name is new if RF - majority + 1 replicas know no message of it",
         ((Round, "is_read", lambda self, bits: bool(bits)),),
-        off="it is if one does not",
         scenario=of_operators(
             "names-missed",
             "a message is named through two nodes, one of which is in the next window and missed the message",

@@ -60,7 +60,6 @@ RULES = (
         "pause-voters",
         "voters that know of a pause refuse the HOLDs of the group",
         ((Replica, "on_hold", vote_all_the_same),),
-        off="a FETCH through a node that does not know gets the message",
         scenario=Scenario(
             "pause",
             "a pause through one node, 1 attempt through the others",
@@ -75,7 +74,6 @@ RULES = (
         "pause-of-each-set",
         "a pause is OK when a majority of each partition's replica set has it, too",
         ((Registration, "_is_there", at_a_majority_of_nodes),),
-        off="it is OK when a majority of the nodes has it",
         scenario=Scenario(
             "pause-of-five",
             "five nodes, three replicas: a pause through one of the others, 1 attempt",
@@ -91,7 +89,6 @@ RULES = (
         "settings-above-promises",
         "a change of settings is OK only at voters that have promised, and know, no later one",
         ((PauseCoordinator, "on_registered", answer_what_was_written),),
-        off="it is OK all the same",
         scenario=Scenario(
             "pause-again",
             "b promises a resumption through c, whose writes are under way; a pause through a, 1 attempt",
@@ -113,7 +110,6 @@ RULES = (
         "settings-as-seen",
         "a change of settings does nothing to later ones than its client saw",
         ((PauseCoordinator, "is_overtaken", lambda self, known: False),),
-        off="the last one that comes wins",
         scenario=Scenario(
             "pause-late",
             "a pause, and a resumption that was made before and comes through another node, 1 attempt",
@@ -129,7 +125,6 @@ RULES = (
         "settings-are-asked-first",
         "a change of settings is written once voters of every majority have promised its stamp",
         ((PauseCoordinator, "start", write_at_once),),
-        off="it is written at once",
         scenario=Scenario(
             "pause-unasked",
             "the same",
@@ -150,7 +145,6 @@ RULES = (
         "pause-outlasts-changes",
         "of two registers of a group the later pause stands, whichever of them is the later change",
         ((catalogue, "merge_groups", later_as_a_whole),),
-        off="the later change brings its own",
         scenario=Scenario(
             "pause-rewind",
             "a pause and a rewind at two of three nodes, 1 attempt",
@@ -173,7 +167,6 @@ RULES = (
         "pause-is-durable",
         "a pause is on disk before it is answered for",
         ((Context, "put_group", after(Context.put_group, say_at_once)),),
-        off="the answer does not wait for the fsync",
         scenario=Scenario(
             "pause-restart",
             "a pause, 1 crash, 1 attempt through a node that has not heard of it",

@@ -44,7 +44,6 @@ RULES: tuple[Rule, ...] = (
         "piggyback-is-voted-on",
         "a HOLD that is piggybacked on a STORE is voted on as any HOLD",
         ((Voter, "on_piggybacked", stored_is_a_vote),),
-        off="who stores the message says OK",
         scenario=Scenario(
             "piggyback-twice",
             "2 attempts wait; the same is published through both of their nodes",
@@ -64,7 +63,6 @@ RULES: tuple[Rule, ...] = (
         "piggyback-is-durable",
         "the votes on a piggybacked HOLD wait for the fsync",
         ((Voter, "on_piggybacked", vote_at_once),),
-        off="they are sent at once",
         scenario=Scenario(
             "piggyback-unsynced",
             "1 attempt waits where the message is published, and the fsync there is a step of its own",
@@ -82,7 +80,6 @@ RULES: tuple[Rule, ...] = (
         "piggyback-not-where-refused",
         "a piggybacked HOLD is not granted if the STORE is refused",
         ((Voter, "on_piggybacked", told(Voter.on_piggybacked, lambda *args: (*args[:-1], ""))),),
-        off="it is granted",
         scenario=Scenario(
             "piggyback-full",
             "1 attempt waits where the message is published; b has no room for it",

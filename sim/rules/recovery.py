@@ -146,7 +146,6 @@ RULES: tuple[Rule, ...] = (
         "quarantine",
         "after a restart a replica abstains until no hold that it forgot can live",
         ((Replica, "in_quarantine", lambda self, now: False),),
-        off="the replica votes at once",
         scenario=Scenario(
             "restart",
             "2 attempts, 1 crash",
@@ -160,7 +159,6 @@ RULES: tuple[Rule, ...] = (
         "made-with-one-configuration",
         "a node starts with the node list and the hold_time_max that its cluster was made with",
         ((NodeConfig, "check_same", lambda self, *made: None),),
-        off="it takes any",
         scenario=Scenario(
             "shorter-holds",
             "a delivery, every node is started again with a shorter hold_time_max, and a second attempt",
@@ -176,7 +174,6 @@ RULES: tuple[Rule, ...] = (
         "made-with-one-list",
         "nor does a node start with a longer node list",
         ((NodeConfig, "check_same", lambda self, *made: None),),
-        off="it takes any",
         scenario=Scenario(
             "longer-list",
             "a creation at two of three nodes, which are started again with two more; a creation through one of these",
@@ -205,7 +202,6 @@ RULES: tuple[Rule, ...] = (
             (Replica, "abstains", vote_for_itself_in_quarantine),
             (Replica, "may_vote", lambda self, now: self.node.trusted),
         ),
-        off="it coordinates, with its own vote, at once",
         scenario=Scenario(
             "restart-coordinator",
             "2 attempts through the node that crashes",
@@ -223,7 +219,6 @@ RULES: tuple[Rule, ...] = (
         "votes-wait-for-the-topic",
         "a vote waits for the topic's record, without which a start has no quarantine",
         ((Context, "put_register", lambda self, merged, before: [Persist((TopicPut(merged),))]),),
-        off="it is sent at once",
         scenario=Scenario(
             "unheard-topic",
             "a delivery by the word of a replica that has just heard of the topic, and crashes, and a second attempt",
@@ -248,7 +243,6 @@ RULES: tuple[Rule, ...] = (
         "resync-brings-topics",
         "a resync brings every topic that the lost directory has voted in: only others have no quarantine",
         ((resync, "take_in", takes_no_topics),),
-        off="it brings no registers",
         scenario=Scenario(
             "resynced-topics",
             "a delivery by the word of a replica whose disk is lost, and a second attempt",
@@ -268,7 +262,6 @@ RULES: tuple[Rule, ...] = (
         "recovery-keeps-union",
         "every reported hold is kept; a message with two owners is blocked until both are gone",
         ((fate, "on_reported", learn_the_first),),
-        off="of two owners the one that is reported first is kept",
         scenario=RECOVERY,
         hunted=True,
         survives="a half-won and a live hold, both reported to one restarted replica",
@@ -277,14 +270,12 @@ RULES: tuple[Rule, ...] = (
         "recovery-hears-all",
         "every other replica must have told its holds before a quarantine ends early",
         ((HoldRecovery, "has_enough_answers", lambda self, replica, awaited: True),),
-        off="one of them is enough",
         scenario=RECOVERY,
     ),
     Rule(
         "recovery-tells-acked",
         "a hold that an ACK ended early is reported as held",
         ((Recall, "acked_early", lambda self, now, granted: iter(())),),
-        off="only what is held is told",
         scenario=Scenario(
             "recovery-tells",
             "a delivery is acked at one of its two voters, and the other one is started again",
@@ -302,7 +293,6 @@ RULES: tuple[Rule, ...] = (
         "recovery-tells-grants",
         "what is told follows from the grant and its end: the record of the ACK may go with its group",
         ((Recall, "acked_early", told_by_the_record),),
-        off="what an ACK ended is told where its record still stands",
         scenario=Scenario(
             "recovery-group-made-again",
             "a delivery is acked at one of two voters, the group made again, and both voters are started again",
@@ -321,7 +311,6 @@ RULES: tuple[Rule, ...] = (
         "recovery-tells-replaced",
         "likewise: the record of the ACK may be replaced by one of a newer generation",
         ((Recall, "acked_early", told_by_the_record),),
-        off="what an ACK ended is told where its record still stands",
         scenario=Scenario(
             "recovery-purged",
             "likewise; the group is rewound and purged before both voters are started again, and rewound after it",
@@ -340,7 +329,6 @@ RULES: tuple[Rule, ...] = (
         "recovery-keeps-acked",
         "a reported hold is kept, even if our own record is ACKED",
         ((Replica, "end_quarantine", drop_what_is_acked),),
-        off="what our record calls acked is not taken over",
         scenario=Scenario(
             "recovery-acked",
             "a late ACK beside a live delivery whose voter is started again, and a rewind",
@@ -364,7 +352,6 @@ RULES: tuple[Rule, ...] = (
         "sync-before-answering",
         "an answer that promises something durable waits for its fsync",
         ((Driver, "persist", speak_first),),
-        off="it is sent before the fsync, which a crash may prevent",
         scenario=Scenario(
             "unsynced",
             "RF 1, 1 ACK, 1 crash before or after the fsync",
@@ -378,7 +365,6 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "clean-stop-once",
         "the hold table of a clean stop is used once",
-        off="it is found again at every start",
         switch="reorder_journal",
         scenario=Scenario(
             "clean-stop",
@@ -397,7 +383,6 @@ RULES: tuple[Rule, ...] = (
             (world, "far_above", lambda n: n or 1),  # a node that the explorer wipes
             (trust, "far_above", lambda n: n or 1),
         ),
-        off="it begins with the next one",
         scenario=Scenario(
             "wipe-unseen",
             "an ACK through the only node that knows the second start of another, whose disk is lost meanwhile",
@@ -457,7 +442,6 @@ RULES: tuple[Rule, ...] = (
         "moved-votes",
         "a directory that was moved waits for every other node",
         ((Trust, "is_elsewhere", False),),
-        off="it takes part at once",
         scenario=Scenario(
             "backup",
             "an ACK by the word of a node whose start one peer alone has seen, and a backup from before it",
@@ -474,7 +458,6 @@ RULES: tuple[Rule, ...] = (
         "starts-by-number",
         "a peer names the starts that it has seen, not their number",
         ((Trust, "_is_ours", lambda self, start: start.n <= self.starts[-1].incarnation.n),),
-        off="a start that has the number of one that was seen is taken for it",
         scenario=Scenario(
             "backup-restarted",
             "likewise, and that backup is started twice, the second time beside the peer that knows better",

@@ -60,21 +60,18 @@ RULES: tuple[Rule, ...] = (
         "suspects-are-alone",
         "what may die of one more expiry, or expired twice, is delivered only to a client that has nothing in hand",
         ((attempts, "lot_of", lambda counted, max_deliveries: 0),),
-        off="how an attempt ended is not looked at",
         scenario=BESIDE_OTHERS,
     ),
     Rule(
         "voters-name-suspects",
         "what a voter calls a suspect is one, whatever the coordinator took it for",
         ((FetchCoordinator, "_win", told(FetchCoordinator._win, by_its_own_record)),),
-        off="the coordinator goes by its own record alone",
         scenario=BESIDE_OTHERS,
     ),
     Rule(
         "names-are-no-exception",
         "what a client asks for by its id is delivered only where any FETCH might bring it: a suspect is alone",
         ((FetchCoordinator, "start", take_named_for_idle),),
-        off="who names a message gets it, whatever is in hand",
         scenario=replace(
             BESIDE_OTHERS,
             name="named-beside-others",
@@ -86,7 +83,6 @@ RULES: tuple[Rule, ...] = (
         "fetch-what-is-named",
         "a FETCH that names messages brings these and no others",
         ((Choice, "choose", told(Choice.choose, lambda *args: (*args[:-2], (), args[-1]))),),
-        off="it brings what any FETCH would",
         scenario=Scenario(
             "fetch-beside",
             "1 attempt, by the id of another message",
@@ -100,7 +96,6 @@ RULES: tuple[Rule, ...] = (
         "interrupted-is-no-attempt",
         "a delivery that is given back as interrupted counts as no attempt",
         ((attempts, "with_another", interrupted_as_rejected),),
-        off="it counts as one that was rejected",
         scenario=Scenario(
             "interrupted",
             "1 attempt that is given back as interrupted, and time for a dead letter, but not for an expiry",

@@ -145,21 +145,18 @@ RULES: tuple[Rule, ...] = (
             # Nor does it ask for more, once that has been done.
             (TopicCoordinator, "on_read", lambda self, context, now: self.on_buried(context, now)),
         ),
-        off="it goes to those that its own node knows of",
         scenario=ALTERED_AND_DELETED,
     ),
     Rule(
         "alter-hears-of-deletion",
         "an ALTER confirms nothing where any of the majority that has its proposal says that the topic is gone",
         ((ChangeCoordinator, "on_written", confirm_deleted),),
-        off="it confirms them all the same",
         scenario=ALTERED_AND_DELETED,
     ),
     Rule(
         "partitions-are-confirmed",
         "a partition takes messages only once a majority of the nodes knows that it was proposed",
         ((registers, "alter", alter_at_once),),
-        off="it does where it is first heard of",
         scenario=ALTERED_AND_DELETED,
     ),
     Rule(

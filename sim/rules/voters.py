@@ -81,7 +81,6 @@ RULES = (
         "voters-before-tell",
         "a new voter votes once a majority of the voters before has told",
         ((voterslots, "majority_of", hears_one),),
-        off="it votes once one has",
         scenario=changing(
             "voters-told",
             "a topic is made at a and c; c's slot goes to d, which b tells",
@@ -94,7 +93,6 @@ RULES = (
         "voters-tell-once-they-have-adopted",
         "each voter that tells a new one has adopted the layout before",
         ((voterslots, "may_tell", tells_early),),
-        off="it tells that has not heard of it",
         scenario=changing(
             "voters-told-early",
             "c's slot goes to d, which a and b tell, b before it adopts; b and c make a topic",
@@ -107,7 +105,6 @@ RULES = (
         "voters-count-in-one-epoch",
         "an answer about registers counts in the epoch of its round",
         ((RegisterRound, "check_epoch", counts_any_epoch),),
-        off="it counts in any",
         scenario=changing(
             "voters-of-two-epochs",
             "c's slot goes to d, which a and b tell; a and d make a topic, and c, which does not know, asks b",
@@ -120,7 +117,6 @@ RULES = (
         "voters-are-adopted-once-durable",
         "other voters are adopted once that is durable",
         ((Context, "take_in_cluster", adopts_before_it_is_durable),),
-        off="they are adopted before the fsync",
         scenario=changing(
             "voters-crash",
             "c's slot goes to d, which a and b tell; b crashes, and topics are made through c and d",
@@ -136,7 +132,6 @@ RULES = (
         "new-voters-learn-what-was-accepted",
         "a new voter learns promises and accepted values",
         ((Catalogue, "take_decision", takes_no_decision),),
-        off="it learns registers alone",
         scenario=changing(
             "voters-accepted",
             "a and c have accepted a topic, and no node knows that; c's slot goes to d, which b and c tell",
@@ -155,7 +150,6 @@ RULES = (
         "added-voters-hear-those-before",
         "each voter that is added beside the others hears a majority of these",
         ((voterslots, "majority_of", hears_one),),
-        off="it votes once one has told",
         scenario=raising(
             "voters-added",
             "a topic is made at a and b; d and e, which c tells, are voters beside a, b and c",
@@ -168,7 +162,6 @@ RULES = (
         "added-voters-hear-adopters",
         "each voter that tells an added one has adopted the layout before",
         ((voterslots, "may_tell", tells_early),),
-        off="it tells that has not heard of it",
         scenario=raising(
             "voters-added-early",
             "d and e are voters beside a, b and c, which tell them, a alone having adopted; b and c make a topic",
@@ -181,7 +174,6 @@ RULES = (
         "resync-awaits-undecided-voters",
         "a resync waits until other voters that were accepted are chosen or not",
         ((Catalogue, "undecided_voters", counts_undecided),),
-        off="it counts answers of nodes that have only accepted them",
         scenario=changing(
             "voters-undecided",
             "a has c's slot go to d, which it tells, and is emptied; b, which has accepted that, and c tell a",
@@ -207,7 +199,6 @@ RULES = (
         "added-voters-hear-the-set-before",
         "voters that are added beside the only one hear that one alone",
         ((voterslots, "has_enough", hears_the_present_set),),
-        off="a new voter hears a majority of the present ones",
         scenario=changing(
             "voters-only-one",
             "a is the only voter; b and c are voters, too",

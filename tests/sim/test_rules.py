@@ -15,7 +15,7 @@ from quorumq.core.partition.group import GroupView
 from sim.__main__ import main
 from sim.explorer.scenario import Budget, Scenario
 from sim.explorer.table import explore
-from sim.rules import EXPLORED, HUNTED, RULES, Rule, patched, rule_named
+from sim.rules import HUNTED, RULES, Rule, patched, rule_named
 from tests.sim.hunting import BOUND, find_seed, unused
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -117,7 +117,6 @@ def test_a_rule_has_one_name_and_is_shown_to_matter() -> None:
         assert rule.patches or rule.switch
         assert rule.scenario is not None or rule.hunted
         assert rule.scenario is not None or rule.test or not rule.survives or NEEDLESS in rule.survives
-        assert bool(rule.off) == (rule in EXPLORED)
         assert rule.hunted or not rule.survives
 
 
