@@ -18,8 +18,8 @@ def story_of_trace(rule: Rule, states_max: int, seconds: float) -> Story:
         LookupError: none was found.
     """
     assert rule.scenario is not None
-    with left_out(rule) as (switches, _):
-        explorer = Explorer(rule.scenario, switches)
+    with left_out(rule):
+        explorer = Explorer(rule.scenario)
         result, path = search(explorer, states_max, seconds)
         if not path:
             raise LookupError(

@@ -8,7 +8,6 @@ nodes has.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 from functools import partial
 
 from quorumq.core.messages import (
@@ -31,18 +30,6 @@ from sim.explorer.requests import CREATED, GROUP, SPAN, WINDOW_S, fetch, named
 from sim.explorer.scenario import HOLD_S, NEVER, WALL_MS, ExplorerError, Scenario, now_at
 from sim.explorer.tidy import take_apart, tidy
 from sim.explorer.traffic import Traffic
-
-
-@dataclass
-class Switches:
-    """The explorer's own part of a rule, if the rule is the driver's and not the core's.
-
-    A rule (sim/rules) changes one of these, or patches the core, and nothing else.
-    """
-
-    release_delivered: bool = False  # LEAVE also for what was delivered
-    late_replies: bool = False  # replies whose round is over still matter
-    reorder_journal: bool = False  # a CLEAN_STOP is found again after other records
 
 
 class Local:
@@ -96,12 +83,19 @@ def rank_of(core: NodeCore) -> tuple[int, bool, int, int]:
 
 
 class Nodes:
-    """All states of single nodes that were met, by number, and the known results of their steps."""
+    """All states of single nodes that were met, by number, and the known results of their steps.
 
-    def __init__(self, scenario: Scenario, switches: Switches) -> None:
-        self.switches = switches
+    Attributes:
+        release_delivered, late_replies, reorder_journal: True if a rule of the driver is left out (sim/rules): LEAVE
+            also for what was delivered; replies whose round is over still matter; a CLEAN_STOP is found again after
+            other records.
+    """
+
+    release_delivered = late_replies = reorder_journal = False
+
+    def __init__(self, scenario: Scenario) -> None:
         self.named = named(scenario)
-        self.journals = Journals(scenario, switches.reorder_journal)
+        self.journals = Journals(scenario, self.reorder_journal)
         self.traffic = Traffic(scenario)
         self.locals: list[Local] = []
         self.steps: dict[Hashable, Outcome] = {}
@@ -154,7 +148,7 @@ class Nodes:
         self.core_steps += 1
         before = len(self.locals)
         problem = failure(core, machine.driver.feed, *events)
-        tidy(core, now, keeps_given=self.switches.release_delivered)
+        tidy(core, now, keeps_given=self.release_delivered)
         local = self.number(core, machine.number, machine.end_step())
         node_state = self.locals[local]
         if len(self.locals) == before:
@@ -186,7 +180,7 @@ class Nodes:
             return envelope.sender not in waiting or not core.context.hold_recovery.is_current(
                 envelope.sender, reply.round
             )
-        if not isinstance(reply, QUORUM_REPLIES) or self.switches.late_replies:
+        if not isinstance(reply, QUORUM_REPLIES) or self.late_replies:
             return False
         coordinator = core.context.rounds.get(reply.round)
         if coordinator is not None:

@@ -18,7 +18,6 @@ from sim.explorer import members, promises, requests
 from sim.explorer import observations as outside
 from sim.explorer.journals import Moved
 from sim.explorer.machine import Outcome
-from sim.explorer.nodes import Switches
 from sim.explorer.numbered import Numbered
 from sim.explorer.observations import ACKING, GROUP_OPERATIONS, LIVE, OVER, REJECTED, Observations, Operation
 from sim.explorer.requests import DEAD_GROUP, GROUP
@@ -39,11 +38,11 @@ STARTS = {
 
 
 class Explorer:
-    """All steps of one scenario; ``switches``, the driver's part of the rules, are all on if None."""
+    """All steps of one scenario."""
 
-    def __init__(self, scenario: Scenario, switches: Switches | None = None) -> None:
+    def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
-        self.world = World(scenario, switches or Switches())
+        self.world = World(scenario)
         self.nodes = self.world.nodes
         self.traffic = self.nodes.traffic
         self.count = len(scenario.nodes)
@@ -349,7 +348,7 @@ class Explorer:
             if remaining[SLOT["claims"]] and mine:
                 settlings.append(("claims", "claim", "claim"))
             if remaining[SLOT["releases"]] and mine:
-                if nodes.switches.release_delivered:
+                if nodes.release_delivered:
                     at = self.scenario.index[attempt.node]
                     if index + 1 in nodes.locals[state[at]].core.context.given:
                         paid = (*state[:-2], self.spend(state[-2], SLOT["releases"]), state[-1])

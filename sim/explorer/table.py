@@ -7,7 +7,6 @@ from contextlib import contextmanager
 
 from quorumq.core.partition import hold_recovery
 from quorumq.core.requests import creation, fetch, groups, membership, moving, registers, registration, remote
-from sim.explorer.nodes import Switches
 from sim.explorer.scenario import NEVER, Scenario
 from sim.explorer.search import Result, search
 from sim.explorer.steps import Explorer
@@ -32,21 +31,17 @@ outbid each other give up sooner than in production."""
 
 
 @contextmanager
-def left_out(rule: Rule | None) -> Iterator[tuple[Switches, dict[str, None]]]:
+def left_out(rule: Rule | None) -> Iterator[dict[str, None]]:
     """Leave ``rule`` out while the context lasts; None keeps all.
 
-    Yields the driver's switches, and the names of what stands in for the rule and was not called yet.
+    Yields the names of what stands in for the rule and was not called yet.
     """
-    switches = Switches()
-    if rule is not None and rule.switch:
-        assert getattr(switches, rule.switch) is False
-        setattr(switches, rule.switch, True)
     before = [getattr(owner, name) for owner, name, _ in BOUNDS]
     try:
         for owner, name, bound in BOUNDS:
             setattr(owner, name, bound)
         with patched(rule.patches if rule is not None else ()) as unused:
-            yield switches, unused
+            yield unused
     finally:
         for (owner, name, _), old in zip(BOUNDS, before, strict=True):
             setattr(owner, name, old)
@@ -64,8 +59,8 @@ def explore(
     Args:
         without: the rule to leave out; None keeps all.
     """
-    with left_out(without) as (switches, unused):
-        explorer = Explorer(scenario, switches)
+    with left_out(without) as unused:
+        explorer = Explorer(scenario)
         result, path = search(explorer, states_max, seconds, on_progress)
         result.trace = explain(explorer, path)
         result.steps = len(path)

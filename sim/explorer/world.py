@@ -39,7 +39,7 @@ from quorumq.wire.batch import Message, build_batch
 from sim.explorer.clone import clone
 from sim.explorer.journals import UNTRACKED
 from sim.explorer.machine import Outcome
-from sim.explorer.nodes import Nodes, Switches
+from sim.explorer.nodes import Nodes
 from sim.explorer.requests import CREATED, GROUP, PRODUCER_ID, TOPIC, fetch
 from sim.explorer.scenario import WALL_MS, ExplorerError, Scenario, now_at
 
@@ -48,16 +48,16 @@ HELLO_KEY = 1001
 
 
 class World:
-    """The cluster of one exploration within its bounds, and with the driver's part of the rules.
+    """The cluster of one exploration within its bounds.
 
     Attributes:
         members: the replicas; all nodes if operators work on topics.
         topic: the topic that operators and clients work on.
     """
 
-    def __init__(self, scenario: Scenario, switches: Switches) -> None:
+    def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
-        self.nodes = Nodes(scenario, switches)
+        self.nodes = Nodes(scenario)
         self.members: tuple[NodeId, ...] = ()
         self.topic = b""
         self._links: dict[tuple[int, int, int], tuple[Outcome, Outcome] | None] = {}

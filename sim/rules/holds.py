@@ -19,6 +19,7 @@ from quorumq.core.requests.holdround import HoldRound
 from quorumq.core.requests.settle import ExtendCoordinator
 from quorumq.core.values.types import Incarnation, NodeId, Now, Owner, Record, Span
 from sim.clients.consumer import Consumer
+from sim.explorer.nodes import Nodes
 from sim.explorer.scenario import Budget, Scenario
 from sim.rules.rule import Rule
 from sim.rules.scripts import DEAD_AT_ONE, DELIVERED_AND_EXPIRED, DELIVERED_LATE, A, B, C, D
@@ -190,8 +191,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "replies-for-their-round",
         "a reply counts for the round that asked, and no other",
-        ((NodeCore, "_on_reply", count_for_any_round),),
-        switch="late_replies",
+        ((NodeCore, "_on_reply", count_for_any_round), (Nodes, "late_replies", True)),
         scenario=replace(TWO_NODES, name="late-reply"),
     ),
     Rule(
@@ -204,8 +204,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "hints-never-vote",
         "what a NOK says of another's hold is used in choosing, and changes no hold",
-        ((NodeCore, "_on_reply", hints_vote), (HoldRound, "hints", no_hints)),
-        switch="late_replies",
+        ((NodeCore, "_on_reply", hints_vote), (HoldRound, "hints", no_hints), (Nodes, "late_replies", True)),
         scenario=replace(TWO_NODES, name="hints"),
     ),
     Rule(
@@ -239,7 +238,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "leave-only-undelivered",
         "LEAVE gives back only what certainly nobody works on",
-        switch="release_delivered",
+        ((Nodes, "release_delivered", True),),
         scenario=Scenario("leave", "2 attempts, 1 LEAVE", budget=Budget(releases=1), coordinators=(A, C)),
     ),
     Rule(

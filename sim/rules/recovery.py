@@ -27,6 +27,7 @@ from quorumq.core.values.types import Kind, NodeId, Now, Record, Span, Stamp
 from quorumq.driver import Driver
 from sim.disks import MemoryJournal
 from sim.explorer import world
+from sim.explorer.nodes import Nodes
 from sim.explorer.scenario import Budget, Scenario
 from sim.rules.rule import Rule
 from sim.rules.scripts import A, B, C, D, E, acked_at, answered, links, ran_out, restarted, won
@@ -365,7 +366,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "clean-stop-once",
         "the hold table of a clean stop is used once",
-        switch="reorder_journal",
+        ((Nodes, "reorder_journal", True),),
         scenario=Scenario(
             "clean-stop",
             "2 attempts; b stops cleanly first and crashes once",

@@ -26,8 +26,6 @@ class Rule:
     _: KW_ONLY
     # Small bounds in which leaving the rule out is fatal, for the explorer; None: it is not explored.
     scenario: Scenario | None = None
-    # Field of the explorer's driver (`Switches`), if the rule is the driver's and not the core's.
-    switch: str = ""
     # True if random runs are searched for a seed that shows that the rule is left out: always if it is not
     # explored.
     hunted: bool = False

@@ -410,8 +410,8 @@ BUSY = Scenario(
 
 
 def test_a_clone_is_equal_and_stepping_it_changes_nothing_else() -> None:
-    with left_out(None) as (switches, _):
-        explorer = Explorer(BUSY, switches)
+    with left_out(None):
+        explorer = Explorer(BUSY)
         for _ in walk(explorer, 300):
             pass
         nodes = explorer.nodes
@@ -454,8 +454,8 @@ def mutable_parts(value: Any, parts: dict[int, Any]) -> None:
 
 
 def test_a_clone_shares_nothing_that_can_change_and_keeps_what_is_shared_within() -> None:
-    with left_out(None) as (switches, _):
-        explorer = Explorer(BUSY, switches)
+    with left_out(None):
+        explorer = Explorer(BUSY)
         for _ in walk(explorer, 200):
             pass
     shared_within = 0
@@ -477,8 +477,8 @@ def test_a_clone_shares_nothing_that_can_change_and_keeps_what_is_shared_within(
 
 def test_a_key_tells_apart_what_behaves_differently() -> None:
     """Each of these fields decides something; a key that left one out would merge states that must not be."""
-    with left_out(None) as (switches, _):
-        world = World(BUSY, switches)
+    with left_out(None):
+        world = World(BUSY)
         core = world.nodes.locals[world.first_locals()[0]].core
         (replica,) = core.replicas.values()
 
@@ -527,8 +527,8 @@ def test_pruned_messages_hide_no_counterexample(name: str, monkeypatch: pytest.M
 
 def test_a_step_is_looked_up_only_where_it_is_the_same() -> None:
     """The cached result of each step is that of the core when asked again."""
-    with left_out(None) as (switches, _):
-        explorer = Explorer(BUSY, switches)
+    with left_out(None):
+        explorer = Explorer(BUSY)
         for _ in walk(explorer, 600):
             pass
         nodes = explorer.nodes
@@ -561,10 +561,8 @@ def test_loss_duplication_and_reordering_are_all_tried() -> None:
     Nothing yet; HOLDs on their way; granted by b, by c, by both; delivered on b's word, on c's, and with both granted
     (the source makes no later difference).
     """
-    with left_out(None) as (switches, _):
-        explorer = Explorer(
-            Scenario(name="one", about="", budget=Budget(attempts=1), give_up=False), switches
-        )
+    with left_out(None):
+        explorer = Explorer(Scenario(name="one", about="", budget=Budget(attempts=1), give_up=False))
         result, _ = search(explorer)
     assert result.exhausted
     assert result.states == 8
@@ -631,8 +629,8 @@ def test_command_line_fails_where_nothing_is_found_without_a_rule() -> None:
 def test_a_search_keeps_the_collector_as_it_was_and_makes_no_garbage() -> None:
     scenario = next(scenario_ for scenario_ in SCENARIOS if scenario_.name == "acks")
     collected: list[bool] = []
-    with left_out(None) as (switches, _):
-        explorer = Explorer(scenario, switches)
+    with left_out(None):
+        explorer = Explorer(scenario)
         gc.collect()
         result, _ = search(explorer, 10_000, on_progress=lambda _: collected.append(gc.isenabled()))
         assert gc.isenabled()
@@ -640,7 +638,7 @@ def test_a_search_keeps_the_collector_as_it_was_and_makes_no_garbage() -> None:
         assert not any(collected)
         gc.disable()
         try:
-            explorer = Explorer(scenario, switches)
+            explorer = Explorer(scenario)
             gc.collect()
             search(explorer, 2_000)
             assert not gc.isenabled()
