@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from quorumq.core.values.errors import NotFound, StorageError, UsageError
+from quorumq.core.values.errors import StorageError, UsageError
 from quorumq.history import HistoryError, Row
 from quorumq.history.reader import histories_of, read_history
 from sim import command_line
@@ -28,7 +28,7 @@ def check(paths: tuple[Path, ...], as_json: bool) -> None:
     that this version does not know are not judged, and counted. Exits with 1 when a promise was broken.
     """
     others: Counter[str] = Counter()
-    runs = runs_in(files(paths), others)
+    runs = runs_in(histories_of(paths), others)
     for run, rows in runs.items():
         refuse_several_clocks(run, rows)
     broken = {}
@@ -92,20 +92,3 @@ def runs_in(paths: Iterable[Path], others: Counter[str] | None = None) -> dict[s
     for rows in runs.values():
         rows.sort(key=lambda row: row["at"])  # lines of one writer are in order, and the sort keeps them so
     return runs
-
-
-def files(paths: tuple[Path, ...]) -> list[Path]:
-    """Return the histories that these paths name.
-
-    Raises:
-        NotFound: a path names none.
-    """
-    result: list[Path] = []
-    for path in paths:
-        mine = histories_of(path)
-        if not mine:
-            raise NotFound(
-                f"{path}: there is no history here; name a file, or a directory with *.jsonl or *.jsonl.gz in it"
-            )
-        result += mine
-    return result

@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from quorumq.core.values.errors import NotFound
+from quorumq.history.reader import histories_of
 from sim import command_line
-from sim.check_command import files
 from sim.diagram.follow import follow
 from sim.diagram.from_history import story_of_history
 from sim.diagram.from_run import story_of_run
@@ -67,7 +67,7 @@ def diagram(
         elif history:
             if rule is not None:
                 raise click.UsageError("--without goes with --seed, --schedule or --explore")
-            story = story_of_history(files(history))
+            story = story_of_history(histories_of(history))
         else:
             schedule = drawn(seed or 0, profile) if path is None else command_line.schedule_from(path)
             if schedule.profile == SHELL:

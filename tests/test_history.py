@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quorumq.core.values.errors import NotFound
 from quorumq.core.values.types import Incarnation, Owner, ProducerId, Span, Stamp
 from quorumq.history import (
     COMMON,
@@ -182,8 +183,9 @@ def test_a_history_may_be_packed(tmp_path: Path) -> None:
     )
     packed = gzip.compress(text)
     path.write_bytes(packed)
-    assert histories_of(tmp_path) == histories_of(path) == [path]
-    assert histories_of(tmp_path / "b") == []
+    assert histories_of([tmp_path]) == histories_of([path, str(tmp_path)]) == [path]
+    with pytest.raises(NotFound, match="no history here"):
+        histories_of([tmp_path / "b"])
     assert [row["at"] for row in read_history([path])] == list(range(1000))
     for broken in (
         packed[: len(packed) // 2],

@@ -16,9 +16,9 @@ from quorumq.audit.context import Context, merged
 from quorumq.audit.findings import Judged
 from quorumq.audit.lines import Lines, Summary
 from quorumq.audit.table import Table, joined
-from quorumq.core.values.errors import NotFound, StorageError, UsageError
+from quorumq.core.values.errors import StorageError, UsageError
 from quorumq.core.values.printable import plural
-from quorumq.history.reader import LINE_BYTES_MAX, SUFFIXES, histories_of
+from quorumq.history.reader import LINE_BYTES_MAX
 
 T = TypeVar("T")
 
@@ -30,24 +30,6 @@ LINES: Final = 100_000
 
 PART_BYTES: Final = 32 << 20
 """Bytes of lines in a part."""
-
-
-def files(paths: Iterable[str]) -> list[Path]:
-    """Return the files that these paths name: files, or directories with all histories below.
-
-    Raises:
-        NotFound: a path names nothing, or a directory without a history in it.
-    """
-    result: dict[Path, None] = {}
-    for path in paths:
-        mine = histories_of(Path(path))
-        if not mine:
-            named = " or ".join(f"*{it}" for it in SUFFIXES)
-            raise NotFound(
-                f"{path}: there is no history here; name a file, or a directory with {named} in it"
-            )
-        result.update(dict.fromkeys(mine))
-    return list(result)
 
 
 class Cut:

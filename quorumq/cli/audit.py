@@ -28,6 +28,7 @@ def audit(paths: tuple[str, ...], strict: bool, drained: bool, as_json: bool) ->
     """
     from quorumq.core.values.errors import UsageError
     from quorumq.core.values.printable import plural
+    from quorumq.history.reader import histories_of
 
     try:
         from quorumq.audit import files
@@ -37,7 +38,7 @@ def audit(paths: tuple[str, ...], strict: bool, drained: bool, as_json: bool) ->
     except ModuleNotFoundError as error:
         raise UsageError(f"{error.name} is not installed: pip install 'quorumq[audit]'") from None
 
-    result = files.files(paths)
+    result = histories_of(paths)
     with files.temporary() as folder:
         summary_of_lines, parts = files.read(result, Path(folder))
         summary = summarised(judged(summary_of_lines, parts, drained=drained), paths)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Final, cast
 
+from quorumq.core.values.errors import NotFound
 from quorumq.history.schema import COMMON, KINDS, VERSION, HistoryError, Row, check_row
 
 SUFFIXES: Final = (".jsonl", ".jsonl.gz")
@@ -20,11 +21,24 @@ LINE_BYTES_MAX: Final = 1 << 22
 """A line that a reader accepts, in bytes. A writer splits nothing: publishes and deliveries are far below it."""
 
 
-def histories_of(path: Path) -> list[Path]:
-    """Return a file, or all below a directory that end in one of SUFFIXES, sorted; none if there is no such path."""
-    if path.is_dir():
-        return sorted(file for file in path.rglob("*") if file.name.endswith(SUFFIXES) and file.is_file())
-    return [path] if path.is_file() else []
+def histories_of(paths: Iterable[str | Path]) -> list[Path]:
+    """Return the files that these paths name, each once: files, or directories with all histories below, sorted.
+
+    Raises:
+        NotFound: a path names nothing, or a directory without a history in it.
+    """
+    result: dict[Path, None] = {}
+    for path in map(Path, paths):
+        files = path.rglob("*") if path.is_dir() else [path]
+        ends = SUFFIXES if path.is_dir() else ""
+        mine = sorted(file for file in files if file.name.endswith(ends) and file.is_file())
+        if not mine:
+            named = " or ".join(f"*{it}" for it in SUFFIXES)
+            raise NotFound(
+                f"{path}: there is no history here; name a file, or a directory with {named} in it"
+            )
+        result.update(dict.fromkeys(mine))
+    return list(result)
 
 
 def read_history(

@@ -8,7 +8,6 @@ from dataclasses import asdict
 
 import click
 from rich.console import Console
-from rich.table import Table
 
 from sim import command_line
 from sim.explorer.scenario import Scenario
@@ -101,8 +100,6 @@ def explore(
             progress.stop()
             for rule, kept, broken in rows:
                 show(rule, kept, broken, as_json)
-            if not as_json:
-                summary(rows)
             sys.exit(0 if good else 1)
         try:
             rule = rule_named(rule_name, EXPLORED) if rule_name is not None else None
@@ -138,19 +135,6 @@ def show(rule: Rule, kept: Result, broken: Result, as_json: bool) -> None:
     click.echo(f"  left out         {row(broken)}")
     for line in [*kept.trace, *broken.trace]:
         click.echo(f"    {line}")
-
-
-def summary(rows: list[tuple[Rule, Result, Result]]) -> None:
-    """Print the table at the end."""
-    made = Table(title="Rules, each left out once")
-    for heading in ("rule", "with all rules, states", "without it", "found after, states"):
-        made.add_column(heading, no_wrap=True)
-    for rule, kept, broken in rows:
-        promise = broken.violation.split(":")[0] or "nothing found"
-        bounds = f"{'exhausted' if kept.exhausted else 'bounded'}, {kept.states:,}"
-        with_all = "BROKEN" if kept.violation else bounds
-        made.add_row(rule.name, with_all, promise, f"{broken.steps} steps, {broken.states:,}")
-    Console(width=max(110, CONSOLE.width)).print(made)
 
 
 def list_everything() -> None:

@@ -23,7 +23,7 @@ from quorumq.audit import derived
 from quorumq.audit.audit import Audit, audit, conclusion, exit_code, summarised
 from quorumq.audit.checker import check as checker_part
 from quorumq.audit.context import Context
-from quorumq.audit.files import files, read
+from quorumq.audit.files import read
 from quorumq.audit.findings import GUARANTEES, SHOWN, Finding, Judged, Proof, Where
 from quorumq.audit.lines import Lines
 from quorumq.audit.moment import seconds
@@ -31,6 +31,7 @@ from quorumq.audit.reasons import Unread
 from quorumq.cli.main import main
 from quorumq.core.values.errors import NotFound, StorageError, UsageError
 from quorumq.history import KINDS, Row
+from quorumq.history.reader import histories_of
 from sim.checkers import check_history
 from tests.audit.histories import (
     FAULTS,
@@ -113,7 +114,7 @@ def all_serve(rows: list[Row]) -> bool:
 
 def audited(paths: Sequence[Path], folder: Path, *, drained: bool = False) -> tuple[Audit, list[Finding]]:
     """Audit files in memory; ``folder`` is an empty one."""
-    summary, parts = read(files(map(str, paths)), folder)
+    summary, parts = read(histories_of(map(str, paths)), folder)
     result = audit(summary, parts, drained=drained)
     return result, result.judged.findings
 
@@ -625,7 +626,7 @@ def test_a_path_that_names_no_history_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("not a history\n")
     for path in (tmp_path, tmp_path / "nothing.jsonl"):
         with pytest.raises(NotFound, match="no history here"):
-            files([str(path)])
+            histories_of([str(path)])
 
 
 @pytest.mark.parametrize("text", [b"\x81\x00\n\x02", b'{"a": 1}\n'])
@@ -642,7 +643,7 @@ def unread_in(*texts: bytes, name: str = "h.jsonl", folder: Path) -> tuple[int, 
     """Return the number of lines read, and the places that were not."""
     for number, text in enumerate(texts):
         (folder / f"{number}-{name}").write_bytes(text)
-    summary, _ = read(files([str(folder)]), folder / "parts")
+    summary, _ = read(histories_of([str(folder)]), folder / "parts")
     return sum(it.lines for it in summary.stretches), summary.unread
 
 
@@ -752,7 +753,7 @@ class Screened:
 def test_plain_cases_are_counted_as_if_asked_and_parts_change_nothing(
     seen: Seen, count: int, tmp_path: Path
 ) -> None:
-    summary, parts = read(files([str(seen.folder)]), tmp_path / "parts", count=count)
+    summary, parts = read(histories_of([str(seen.folder)]), tmp_path / "parts", count=count)
     screened = Screened(parts)
     assert audit(summary, screened).verdicts == list(seen.verdicts.values())
     assert screened.checked == count

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 from quorumq.audit.audit import Audit, audit
 from quorumq.audit.clocks import Clock, Times, requests_in_context
-from quorumq.audit.files import files, read
+from quorumq.audit.files import read
 from quorumq.audit.findings import BROKEN, Finding
 from quorumq.audit.moment import Moment
 from quorumq.audit.replicas import ReplicaSet, Slots, counting, first_of_each, most_replicas
 from quorumq.history import Row
+from quorumq.history.reader import histories_of
 from sim.runner import run_schedule
 from sim.schedule import draw
 from tests.audit.stories import Story, beside_a_node, buried, held, text_of, ttl_share
@@ -60,7 +61,7 @@ def with_layouts(story: Story, nodes: str = FIVE) -> Story:
 
 
 def audited(path: Path, folder: Path) -> tuple[Audit, list[Finding]]:
-    summary, parts = read(files([str(path)]), folder)
+    summary, parts = read(histories_of([str(path)]), folder)
     result = audit(summary, parts)
     return result, result.judged.findings
 

@@ -15,10 +15,10 @@ from pyarrow.dataset import dataset
 from pyspark.sql import SparkSession
 
 from quorumq.audit.audit import audit
-from quorumq.audit.files import files as local_files
 from quorumq.audit.files import read as read_locally
 from quorumq.audit.findings import GUARANTEES
 from quorumq.core.values.errors import NotFound, StorageError, UsageError
+from quorumq.history.reader import histories_of
 from spark.folders import Folder
 from spark.histories import Histories, Parts, files, read
 from spark.jobs.audit import SCHEMAS, audited
@@ -48,7 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_spark_finds_what_one_machine_finds(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
     """In three parts, though it is small: so outputs and their inputs are apart."""
-    summary, parts = read_locally(local_files([str(folder)]), tmp_path / "parts")
+    summary, parts = read_locally(histories_of([str(folder)]), tmp_path / "parts")
     here = audit(summary, parts)
     histories = read(spark, [str(folder)])
     there = audited(Cut(*histories), Folder(tmp_path / "out"))
