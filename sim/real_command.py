@@ -13,7 +13,6 @@ from rich.console import Console
 
 from sim import command_line
 from sim.campaign import commit
-from sim.real.judgement import verdicts
 from sim.real.plan import KINDS, draw_real
 from sim.real.run import RealRun, Verdict
 from sim.real.workload import workload_of
@@ -125,8 +124,6 @@ def show(schedule: Schedule, verdict: Verdict, keep: Path | None) -> None:
     if verdict.left_out:
         click.echo(f"left out, as processes cannot have them: {', '.join(verdict.left_out)}")
     click.echo(", ".join(f"{name} {number:,}" for name, number in sorted(verdict.counts.items())))
-    if sure := verdicts(verdict.counts):
-        click.echo(sure)
     for violation in verdict.violations[:20]:
         click.echo(f"BROKEN {violation}")
     for text in verdict.own:

@@ -31,13 +31,9 @@ def judged(rows: Iterable[Row], rf: int) -> list[Violation]:
 
 
 def counted(rows: Sequence[Row]) -> Counter[str]:
-    """Count the messages that were published, delivered and so on.
-
-    Also count the ACKs without ``acked`` that were in time: answered within the hold.
-    """
+    """Count the messages that were published, delivered and so on."""
     counts: Counter[str] = Counter()
     seen: dict[tuple[object, ...], None] = {}
-    until: dict[tuple[object, ...], float] = {}  # end of each delivery's hold, as extended
     for row in rows:
         size = sum(stop - start for _, start, stop in row.get("spans", ()))
         kind, outcome = row["kind"], row.get("outcome", "")
@@ -46,18 +42,10 @@ def counted(rows: Sequence[Row]) -> Counter[str]:
             for name in named(row):
                 counts["redelivered"] += name in seen
                 seen[name] = None
-                until[row["owner"], *name] = row["until"]
-        elif kind == "extend" and outcome == "ok":
-            for name in named(row):
-                delivery = (row["owner"], *name)
-                until[delivery] = max(row["until"], until.get(delivery, 0.0))
         elif kind == "publish" and outcome in ("ok", "unknown", "fail"):
             counts["published" if outcome == "ok" else f"publishes {outcome}"] += size
         elif kind == "ack" and outcome.startswith("acked"):
             counts[outcome] += size
-            if outcome != "acked":
-                ends = [until.get((row["owner"], *name), 0.0) for name in named(row)]
-                counts[f"{outcome} in time"] += sum(row["at"] <= end for end in ends)
             counts["read and acked as dead letters"] += size if row["group"].endswith("!dead") else 0
         elif kind in ("reject", "dead_letter") and outcome == "ok" and row["who"].startswith("client:"):
             counts[f"{kind} confirmed"] += size
@@ -69,14 +57,3 @@ def named(row: Row) -> Iterator[tuple[object, ...]]:
     for producer_id, start, stop in row["spans"]:
         for number in range(start, stop):
             yield row["topic"], row["group"], row["generation"], row["partition"], producer_id, number
-
-
-VERDICTS = ("acked", "acked_unproven", "acked_after_expiry")
-"""Verdicts of ACKs that were durable at a majority, the surest first."""
-
-
-def verdicts(counts: Counter[str]) -> str:
-    """Return the shares of the ACKs' verdicts, in words; "" without ACKs."""
-    total = sum(counts[verdict] for verdict in VERDICTS)
-    shares = [f"{verdict} {counts[verdict] / total:.2%}" for verdict in VERDICTS if total]
-    return f"of {total:,} acks {', '.join(shares)}" if shares else ""

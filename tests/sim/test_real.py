@@ -39,7 +39,6 @@ from sim.real.plan import KINDS, draw_real
 from sim.real.proxy import Proxy
 from sim.real.run import RealRun, Trial, Verdict
 from sim.real.workload import OURS, workload_of
-from sim.real_command import show
 from sim.schedule import Schedule
 from tests.patience import PATIENCE_S, until
 
@@ -545,49 +544,6 @@ def test_a_list_of_a_client_says_nothing_of_the_end() -> None:
     life = {"topic": "t", "partition": 0, "group": "g", "spans": [["p", 0, 1]], "generation": 0, "n": 0}
     listed = {"kind": "list", "who": "client:x", "state": "dead", **life}
     assert judged([{**listed, "at": 1.0}, {**listed, "at": 2.0}], 3) == []
-
-
-def test_a_report_says_how_sure_acks_were(capsys: pytest.CaptureFixture[str]) -> None:
-    def told(counts: Counter[str]) -> list[str]:
-        show(SCHEDULE, Verdict([], counts, Counter(), Counter(), Counter(), drained=True, lines=1), None)
-        return [line for line in capsys.readouterr().out.splitlines() if line.startswith("of ")]
-
-    row = {
-        "kind": "ack",
-        "topic": "t",
-        "partition": 0,
-        "group": "g",
-        "generation": 0,
-        "owner": "a",
-        "at": 5.0,
-    }
-    said = {"acked": 1990, "acked_unproven": 9, "acked_after_expiry": 1, "unknown": 5}
-    counts = counted(
-        [{**row, "spans": [["o", 0, size]], "outcome": outcome} for outcome, size in said.items()]
-    )
-    assert told(counts) == ["of 2,000 acks acked 99.50%, acked_unproven 0.45%, acked_after_expiry 0.05%"]
-    assert told(Counter()) == []
-
-
-def test_an_ack_that_is_not_certain_counts_apart_where_its_hold_was_not_over() -> None:
-    def line(kind: str, first: int, at: float, **more: object) -> dict[str, object]:
-        row = {"kind": kind, "topic": "t", "partition": 0, "group": "g", "generation": 0, "owner": "a"}
-        return {**row, "spans": [["o", first, first + 2]], "at": at, **more}
-
-    counts = counted(
-        [
-            line("deliver", 0, 1.0, until=4.0),
-            line("deliver", 2, 1.0, until=4.0),
-            line("deliver", 2, 1.0, until=9.0, owner="b"),
-            line("extend", 0, 2.0, outcome="ok", until=6.0),
-            line("extend", 2, 2.0, outcome="hold-lost"),
-            line("ack", 0, 5.0, outcome="acked_unproven"),
-            line("ack", 2, 5.0, outcome="acked_unproven"),
-            line("ack", 2, 9.0, outcome="acked_after_expiry", owner="b"),
-        ]
-    )
-    assert (counts["acked_unproven"], counts["acked_unproven in time"]) == (4, 2)
-    assert (counts["acked_after_expiry"], counts["acked_after_expiry in time"]) == (2, 2)
 
 
 @pytest.mark.e2e
