@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,8 +13,6 @@ from sim.replay import drawn, run
 from sim.runner import Outcome, spread
 from sim.sometimes import ENOUGH_SEEDS, SOMETIMES
 
-FAILURES_KEPT = 100
-
 
 @dataclass(slots=True)
 class Report:
@@ -23,9 +20,9 @@ class Report:
 
     profile: str
     seeds: int = 0
-    failed: int = 0  # seeds that failed
-    # (seed, violations) of up to `FAILURES_KEPT` seeds that failed, in order of the seeds.
-    failures: list[tuple[int, list[str]]] = field(default_factory=list)
+    failures: list[tuple[int, list[str]]] = field(
+        default_factory=list
+    )  # (seed, violations), in order of the seeds
     counts: dict[str, float] = field(default_factory=dict)
     seen: dict[str, int] = field(default_factory=dict)  # number of seeds that saw each of sim/sometimes.py
     # A seed's trace hash, of the first ten, so that two campaigns can be compared.
@@ -42,9 +39,12 @@ class Report:
         if len(self.traces) < 10:
             self.traces[outcome.seed] = outcome.trace
         if outcome.violations:
-            self.failed += 1
-            if len(self.failures) < FAILURES_KEPT:
-                self.failures.append((outcome.seed, outcome.violations))
+            self.failures.append((outcome.seed, outcome.violations))
+
+    @property
+    def failed(self) -> int:
+        """Return how many seeds failed."""
+        return len(self.failures)
 
     @property
     def never_seen(self) -> list[str]:
@@ -58,39 +58,6 @@ class Report:
         """Return True if every seed passed and everything was seen."""
         return not self.failed and not self.never_seen
 
-    def rates(self) -> dict[str, float]:
-        """Return the figures that people watch; fewer of runs of the shell."""
-        counts = defaultdict(int, self.counts)
-        seeds, delivered = max(1, self.seeds), max(1, counts["delivered"])
-        cpu = counts["cpu"] or 1e-9
-        rates = {
-            "seconds": round(self.seconds, 2),
-            "cpu_seconds": round(cpu, 2),
-            "seeds_per_cpu_hour": round(3600 * self.seeds / cpu),
-            "messages_per_cpu_second": round(counts["messages"] / cpu),
-            "messages_per_seed": round(counts["messages"] / seeds, 1),
-            "deliveries": counts["delivered"],
-            "redelivered_share": round(counts["redelivered"] / delivered, 4),
-        }
-        if counts["fetched_batches"]:
-            rates |= {
-                "messages_per_delivery": round(counts["messages"] / counts["fetched_messages"], 2),
-                "hold_rounds_per_delivered_batch": round(
-                    counts["hold_rounds"] / counts["fetched_batches"], 2
-                ),
-                "mean_drain_seconds": round(counts["drain_seconds"] / seeds, 3),
-            }
-        return rates
-
-    def per_seed(self, kind: str) -> dict[str, float]:
-        """Return the average of each kind in a seed, the largest first: ``sent`` messages, or ``fault``s."""
-        kinds = {
-            name.removeprefix(f"{kind} "): round(count / max(1, self.seeds), 2)
-            for name, count in self.counts.items()
-            if name.startswith(f"{kind} ")
-        }
-        return dict(sorted(kinds.items(), key=lambda item: (-item[1], item[0])))
-
     def to_json(self) -> dict[str, object]:
         """Return everything, as plain values."""
         return {
@@ -101,9 +68,7 @@ class Report:
             "failures": [{"seed": seed, "violations": texts} for seed, texts in self.failures],
             "never_seen": self.never_seen,
             "seen_in_seeds": dict(sorted(self.seen.items())),
-            "rates": self.rates(),
-            "messages_per_seed": self.per_seed("sent"),
-            "faults_per_seed": self.per_seed("fault"),
+            "seconds": round(self.seconds, 2),
             "counts": {name: round(count, 3) for name, count in sorted(self.counts.items())},
             "traces": {str(seed): trace for seed, trace in self.traces.items()},
         }

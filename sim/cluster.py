@@ -116,7 +116,6 @@ class Cluster:
         self.topics.when_deleted.append(self.targeted_faults.on_deleted)
         self.arrivals = Arrivals(around, self.guests, self.operators, self.faults.inflict)
         self.drain = Drain(self.hosts, self.observer, self.producers, around)
-        self.healed_at = 0.0
         self.bound = 0.0
         self.drained = False
 
@@ -169,7 +168,6 @@ class Cluster:
     def heal(self) -> None:
         """End all faults: every node and client is up, connected, fast and well behaved from here on."""
         world = self.world
-        self.healed_at = world.time
         world.heal_network()
         for host in self.hosts.values():
             host.frozen_until = min(host.frozen_until, world.time)

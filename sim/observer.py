@@ -37,7 +37,6 @@ class Observer:
         self.purged: dict[tuple[PartitionId, str], SpanMap[tuple[NodeId, Record]]] = {}
         self.hold_rounds: dict[tuple[NodeId, int, int], None] = {}
         self.fetched_batches = 0
-        self.fetched_messages = 0
 
     def on_broken(self, source: str, target: str) -> None:
         """Break a connection that keeps its order, because it lost something."""
@@ -59,12 +58,9 @@ class Observer:
         """Note that a node began to write a FETCH's answer."""
         mine = [part for part in reply.slices if part.deliveries[0].receipt.owner.node == name]
         self.fetched_batches += len(mine)
-        for part in mine:
-            self.fetched_messages += part.stop - part.first
-            if self.full:
-                for delivery in part.deliveries:
-                    description = self.topics.described(delivery.receipt)
-                    self.world.note(f"node:{name}", "hold_won", **description, attempt=delivery.attempt)
+        for delivery in (delivery for part in mine if self.full for delivery in part.deliveries):
+            description = self.topics.described(delivery.receipt)
+            self.world.note(f"node:{name}", "hold_won", **description, attempt=delivery.attempt)
 
     def note(self, name: NodeId, kind: str, partition: PartitionId, **fields: object) -> None:
         """Write a line of a node about a partition."""

@@ -129,17 +129,13 @@ def _run_one(schedule: Schedule, as_json: bool, history_path: Path | None, rule:
 
 
 def print_report(console: Console, report: Report) -> None:
-    """Print a campaign's results, and its content."""
-    table = Table(title=f"{report.seeds} seeds, {report.failed} failed")
-    table.add_column("figure")
-    table.add_column("value", justify="right")
-    for name, value in report.rates().items():
-        table.add_row(name.replace("_", " "), f"{value:,}")
+    """Print a campaign's results, and what a seed of it had."""
+    table = Table(
+        "count", "per seed", title=f"{report.seeds} seeds, {report.failed} failed, {report.seconds:.0f} s"
+    )
+    for name, count in sorted(report.counts.items()):
+        table.add_row(name, f"{count / max(1, report.seeds):,.2f}")
     console.print(table)
-    for title, prefix in (("messages", "sent"), ("faults", "fault")):
-        if kinds := report.per_seed(prefix):
-            counts = ", ".join(f"{kind} {count:g}" for kind, count in kinds.items())
-            console.print(f"{title} per seed: {counts}")
     for name in report.never_seen:
         console.print(f"[red]never seen[/]: {name}")
     console.print("ok" if report.ok else "[red]FAILED[/]")

@@ -88,9 +88,7 @@ def run_schedule(
         "delivered": totals.delivered,
         "redelivered": totals.redelivered,
         "fetched_batches": cluster.observer.fetched_batches,
-        "fetched_messages": cluster.observer.fetched_messages,
         "hold_rounds": len(cluster.observer.hold_rounds),
-        "drain_seconds": world.time - cluster.healed_at,
         "cpu": time.process_time() - began,
     }
     for name, count in world.sent.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -211,10 +212,9 @@ def test_the_command_runs_many_seeds() -> None:
     report = json.loads(done.output[done.output.index("{") :])
     assert report["seeds"] == 5
     assert report["ok"]
-    assert report["rates"]["messages_per_seed"] > 100
-    assert report["messages_per_seed"]["Hold"] > 1
-    assert report["messages_per_seed"]["Fetch"] > 1
-    assert report["faults_per_seed"]
+    counts = report["counts"]
+    assert min(counts["messages"] / 100, counts["sent Hold"], counts["sent Fetch"]) > 5
+    assert any(name.startswith("fault ") for name in counts)
 
 
 def test_a_campaign_that_is_stopped_reports_what_it_has_come_to(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,4 +252,4 @@ def test_a_report_says_what_the_campaign_contained() -> None:
     report.add(Outcome(1, [], "", {"fault crash": 1}, {}))
     console = Console(width=100, record=True, quiet=False, file=io.StringIO())
     print_report(console, report)
-    assert "faults per seed: crash 1.5, cut 0.5" in console.export_text()
+    assert re.findall(r"fault (\S+) +│ +(\S+)", console.export_text()) == [("crash", "1.50"), ("cut", "0.50")]
