@@ -2,10 +2,7 @@
 const story = JSON.parse(document.getElementById('story').textContent);
 const byId = (id) => document.getElementById(id);
 const KINDS = {packet: 3, bar: 2, down: 0, fault: 0, mark: 4, broken: 5};
-const items = story.items.map(([kind, at, end, lane, to, text, says, ids, tone], index) => ({
-  index, kind, at, end, lane, to, tone, text: story.texts[text], says: story.texts[says],
-  ids: ids.map(([origin, start, stop]) => [story.texts[origin], start, stop]),
-}));
+const items = story.items;
 const state = {find: '', quiet: false, fsyncs: true, holds: true, even: true, zoom: 1, step: 0};
 let shown = [], places = [], nodes = [];
 

@@ -20,7 +20,7 @@ def cleaned(value: Any) -> Any:
     """Return a plain value with all its text made `visible`."""
     if isinstance(value, str):
         return visible(value)
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [cleaned(part) for part in value]
     if isinstance(value, dict):
         return {key: cleaned(part) for key, part in value.items()}

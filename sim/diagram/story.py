@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 Ids = tuple[tuple[str, int, int], ...]
@@ -134,39 +134,16 @@ class Story:
         self.items = kept
 
     def to_value(self) -> dict[str, Any]:
-        """Return the value that the page reads. Names of lanes and texts that come again and again are numbered."""
+        """Return the value that the page reads: its items name their lanes by number."""
         lanes = self.lanes()
         index = {name: number for number, (name, _) in enumerate(lanes)}
-        texts: dict[str, int] = {}
-
-        def number_of(text: str) -> int:
-            return texts.setdefault(text, len(texts))
-
         items = [
-            [
-                item.kind,
-                round(item.at, 6),
-                None if item.end is None else round(item.end, 6),
-                index.get(item.lane, -1),
-                index.get(item.to, -1),
-                number_of(item.text),
-                number_of(item.says),
-                [[number_of(producer_id), start, stop] for producer_id, start, stop in item.ids],
-                item.tone,
-            ]
+            asdict(item)
+            | {"lane": index.get(item.lane, -1), "to": index.get(item.to, -1), "at": round(item.at, 6)}
+            | {"end": None if item.end is None else round(item.end, 6)}
             for item in sorted(self.items, key=lambda item: item.at)
         ]
-        return {
-            "title": self.title,
-            "about": self.about,
-            "broken": self.broken,
-            "unit": self.unit,
-            "left_out": self.left_out,
-            "focus": self.focus,
-            "lanes": [[short(name), title] for name, title in lanes],
-            "texts": list(texts),
-            "items": items,
-        }
+        return asdict(self) | {"lanes": [[short(name), title] for name, title in lanes], "items": items}
 
 
 def short(name: str) -> str:
