@@ -36,10 +36,23 @@ profile = click.option(
     type=click.Choice(sorted((*PROFILES, SHELL))),
     help="What the runs are like.",
 )
+
+
+def rule_of(_: click.Context, __: click.Parameter, name: str | None) -> Any:
+    """Return the rule of that name, None for none."""
+    from sim.rules import rule_named  # not every command needs them
+
+    try:
+        return None if name is None else rule_named(name)
+    except KeyError as error:
+        raise click.BadParameter(str(error.args[0])) from None
+
+
 without = click.option(
     "--without",
     "rule",
     metavar="RULE",
+    callback=rule_of,
     help="Leave out one rule of the protocol (`sim explore --list` has their names).",
 )
 

@@ -15,7 +15,7 @@ from sim.diagram.from_run import story_of_run
 from sim.diagram.from_trace import story_of_trace
 from sim.diagram.page import page_of
 from sim.replay import drawn
-from sim.rules import EXPLORED, rule_named
+from sim.rules import Rule
 from sim.schedule import SHELL
 
 
@@ -46,7 +46,7 @@ def diagram(
     profile: str,
     path: Path | None,
     explore: bool,
-    rule: str | None,
+    rule: Rule | None,
     message: str,
     output: Path | None,
     items: int,
@@ -61,9 +61,9 @@ def diagram(
         raise click.UsageError("say one of HISTORY, --seed N, --schedule FILE and --explore")
     try:
         if explore:
-            if rule is None:
-                raise click.UsageError("--explore goes with --without RULE")
-            story = story_of_trace(rule_named(rule, EXPLORED), 200_000, seconds)
+            if rule is None or rule.scenario is None:
+                raise click.UsageError("--explore goes with --without RULE, one with a scenario")
+            story = story_of_trace(rule, 200_000, seconds)
         elif history:
             if rule is not None:
                 raise click.UsageError("--without goes with --seed, --schedule or --explore")

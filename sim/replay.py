@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sim.rules import HUNTED, Rule, patched, rule_named
+from sim.rules import Rule, patched
 from sim.runner import Outcome, run_schedule
 from sim.schedule import SHELL, Schedule, draw
 
@@ -31,14 +31,7 @@ def run(schedule: Schedule, **how: Any) -> Outcome:
     return run_shell(schedule)
 
 
-def replay(schedule: Schedule, without: Rule | str | None = None, **how: Any) -> Outcome:
-    """Run it, perhaps without a rule; ``how`` as for `run`.
-
-    Raises:
-        KeyError: there is no such rule. The text names those that there are.
-    """
-    if without is None:
-        return run(schedule, **how)
-    rule = rule_named(without, HUNTED) if isinstance(without, str) else without
-    with patched(rule.patches):
+def replay(schedule: Schedule, without: Rule | None = None, **how: Any) -> Outcome:
+    """Run it, perhaps without a rule; ``how`` as for `run`."""
+    with patched(without.patches if without is not None else ()):
         return run(schedule, **how)

@@ -13,6 +13,7 @@ from rich.table import Table
 from sim import command_line
 from sim.campaign import Report, commit, run_campaign
 from sim.replay import drawn, replay
+from sim.rules import Rule
 from sim.runner import Outcome
 from sim.schedule import Schedule
 
@@ -39,7 +40,7 @@ def run(
     as_json: bool,
     history_path: Path | None,
     path: Path | None,
-    rule: str | None,
+    rule: Rule | None,
 ) -> None:
     """Run whole clusters of the real node core under random faults, and check what happened.
 
@@ -96,15 +97,12 @@ def _run_many(console: Console, profile: str, first: int, seeds: int, jobs: int)
             return latest, False
 
 
-def _run_one(schedule: Schedule, as_json: bool, history_path: Path | None, rule: str | None) -> int:
+def _run_one(schedule: Schedule, as_json: bool, history_path: Path | None, rule: Rule | None) -> int:
     if not as_json:
         click.echo(f"commit {commit()}")
         click.echo(schedule.to_json())
     full = history_path is not None
-    try:
-        outcome = replay(schedule, rule, full=full, keep=full)
-    except KeyError as error:
-        raise click.UsageError(str(error.args[0])) from None
+    outcome = replay(schedule, rule, full=full, keep=full)
     if history_path is not None:
         command_line.write_rows(history_path, outcome.rows)
     if as_json:

@@ -13,7 +13,7 @@ from rich.console import Console
 from sim import command_line
 from sim.campaign import commit
 from sim.replay import drawn, replay
-from sim.rules import HUNTED, rule_named
+from sim.rules import Rule
 from sim.schedule import SHELL
 from sim.shrink.shrinker import Found, NothingFails, Shrinker
 
@@ -34,7 +34,6 @@ ROWS = {
 @command_line.profile
 @command_line.schedule("The schedule that fails, in a file; one that was shrunk before goes on from there.")
 @command_line.without
-@click.option("--checker", default="", metavar="TEXT", help="Who must still see it; whoever sees it first.")
 @click.option(
     "--seconds", default=60.0, show_default=True, type=click.FloatRange(1.0), help="How long it may take."
 )
@@ -44,8 +43,7 @@ def shrink(
     seed: int | None,
     profile: str,
     path: Path | None,
-    rule: str | None,
-    checker: str,
+    rule: Rule | None,
     seconds: float,
     output: Path | None,
     as_json: bool,
@@ -60,10 +58,6 @@ def shrink(
     schedule = drawn(seed or 0, profile) if path is None else command_line.schedule_from(path)
     if schedule.profile == SHELL:
         raise click.UsageError("runs of the shell are not shrunk: their packets have no names")
-    try:
-        left_out = rule_named(rule, HUNTED) if rule is not None else None
-    except KeyError as error:
-        raise click.UsageError(str(error.args[0])) from None
     with command_line.progress(Console(stderr=True), as_json, None) as progress:
         task = progress.add_task("the first run")
 
@@ -72,14 +66,14 @@ def shrink(
             description = f"{size.faults} faults, {size.special:,} packets, {size.messages} messages left"
             progress.update(task, description=f"{doing}: {runs:,} runs, {description}")
 
-        shrinker = Shrinker(left_out, seconds, on_step)
+        shrinker = Shrinker(rule, seconds, on_step)
         try:
-            result = shrinker.shrink(schedule, checker)
+            result = shrinker.shrink(schedule)
         except NothingFails as error:
             raise click.ClickException(str(error)) from None
     output = output or Path(f"shrunk-{schedule.seed}.json")
     command_line.written(output, result.schedule.to_json() + "\n")
-    without = f" --without {rule}" if rule is not None else ""
+    without = f" --without {rule.name}" if rule is not None else ""
     kept = not replay(result.schedule).violations if rule is not None else None
     if as_json:
         fields = {

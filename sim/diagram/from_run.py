@@ -17,6 +17,7 @@ from sim.host import Host
 from sim.packet_world import PacketWorld
 from sim.packets import Packet
 from sim.replay import replay
+from sim.rules import Rule
 from sim.schedule import Schedule
 from sim.world import Refusal
 
@@ -195,12 +196,8 @@ class Recorder:
             item.end = min(item.end or self.world.time, self.world.time)
 
 
-def story_of_run(schedule: Schedule, without: str | None) -> Story:
-    """Return the story of a run.
-
-    Raises:
-        KeyError: there is no such rule to leave out.
-    """
+def story_of_run(schedule: Schedule, without: Rule | None) -> Story:
+    """Return the story of a run."""
     recorders: list[Recorder] = []
     outcome = replay(
         schedule,
@@ -223,7 +220,7 @@ def story_of_run(schedule: Schedule, without: str | None) -> Story:
         + ("" if schedule.packets is None else f", {len(schedule.packets)} packets named")
     ]
     if without is not None:
-        about.append(f"without the rule {without}")
+        about.append(f"without the rule {without.name}")
     focus = next((match[0] for text in outcome.violations if (match := MESSAGE.search(text))), "")
     title = outcome.violations[0].split(" at ")[0] if outcome.violations else "every promise is kept"
     story = Story(f"A simulated run: {title}", about, items, list(outcome.violations), focus=focus)

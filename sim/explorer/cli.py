@@ -14,7 +14,7 @@ from sim.explorer.scenario import Scenario
 from sim.explorer.scenarios import SCENARIOS
 from sim.explorer.search import Result
 from sim.explorer.table import explore as run
-from sim.rules import EXPLORED, HUNTED, Rule, rule_named
+from sim.rules import EXPLORED, HUNTED, Rule
 
 CONSOLE = Console(stderr=True)
 
@@ -37,9 +37,7 @@ def row(result: Result) -> str:
 
 @click.command()
 @click.option("--scenario", "name", help="Explore this one scenario (see --list).")
-@click.option(
-    "--without", "rule_name", help="Leave this rule out; its own scenario, unless --scenario names another."
-)
+@command_line.without
 @click.option("--deep", is_flag=True, help="Explore every general scenario with all rules, for long.")
 @click.option(
     "--states-max",
@@ -51,7 +49,7 @@ def row(result: Result) -> str:
 @click.option("--list", "list_all", is_flag=True, help="List the scenarios and the rules.")
 def explore(
     name: str | None,
-    rule_name: str | None,
+    rule: Rule | None,
     deep: bool,
     states_max: int | None,
     seconds: float,
@@ -66,8 +64,8 @@ def explore(
 
     Without options this makes the table of the rules: each rule's scenario is explored with all rules, where nothing
     may be found, and without that rule, where a promise must break; the shortest trace that breaks it is printed.
-    It takes a few minutes. With --scenario or --without, one exploration; with --deep, the general
-    scenarios with all rules, which takes half an hour.
+    It takes a few minutes. With --without, one exploration, of the rule's scenario or of --scenario; with --deep, the
+    general scenarios with all rules, which takes half an hour.
 
     Exit status: 0 if the outcome is the expected one; 1 if a promise breaks with all rules, which is a bug in the
     core, or if none breaks without a rule that this is expected of.
@@ -91,24 +89,22 @@ def explore(
                 report(result, as_json)
                 bad += bool(result.violation)
             sys.exit(1 if bad else 0)
-        if name is None and rule_name is None:
+        if name is None and rule is None:
             rows = []
             for one in EXPLORED:
                 assert one.scenario is not None
                 rows.append((one, run(one.scenario, None, *bounds), run(one.scenario, one, *bounds)))
             good = all(not kept.violation and bool(broken.violation) for _, kept, broken in rows)
             progress.stop()
-            for rule, kept, broken in rows:
-                show(rule, kept, broken, as_json)
+            for one, kept, broken in rows:
+                show(one, kept, broken, as_json)
             sys.exit(0 if good else 1)
-        try:
-            rule = rule_named(rule_name, EXPLORED) if rule_name is not None else None
-        except KeyError as error:
-            raise click.UsageError(str(error.args[0])) from None
         known = all_scenarios()
         if name is not None and name not in known:
             raise click.UsageError(f"no scenario is called {name!r}; there are: {', '.join(known)}")
-        scenario = known[name] if name is not None else rule.scenario  # type: ignore[union-attr]
+        scenario = known[name] if name is not None else rule and rule.scenario
+        if scenario is None:
+            raise click.UsageError(f"{rule.name} has no scenario: say --scenario NAME")
         result = run(scenario, rule, *bounds)
     report(result, as_json)
     sys.exit(0 if bool(result.violation) == (rule is not None) else 1)

@@ -46,12 +46,12 @@ EXPLORED = tuple(rule for rule in RULES if rule.scenario is not None)
 HUNTED = tuple(rule for rule in RULES if rule.hunted)
 
 
-def rule_named(name: str, rules: tuple[Rule, ...] = RULES) -> Rule:
+def rule_named(name: str) -> Rule:
     """Return the rule of that name. Raises KeyError, with the names there are, if there is none."""
-    for rule in rules:
+    for rule in RULES:
         if rule.name == name:
             return rule
-    raise KeyError(f"no rule is called {name!r}; there are: {', '.join(rule.name for rule in rules)}")
+    raise KeyError(f"no rule is called {name!r}; there are: {', '.join(rule.name for rule in RULES)}")
 
 
 __all__ = ["EXPLORED", "HUNTED", "RULES", "Rule", "patched", "rule_named"]

@@ -44,7 +44,7 @@ RULE = "no-replacing"
 
 @pytest.fixture(scope="module")
 def story() -> Story:
-    return story_of_run(SHRUNK, RULE)
+    return story_of_run(SHRUNK, rule_named(RULE))
 
 
 def test_a_shrunk_run_is_told_with_its_packets_holds_and_fsyncs(story: Story) -> None:

@@ -128,7 +128,7 @@ def test_the_command_writes_a_small_schedule(tmp_path: Path) -> None:
     assert fields["after"]["faults"] == 0
     assert fields["after"]["special"] < 20 < fields["before"]["special"]
     schedule = Schedule.from_json(output.read_text())
-    assert checker_of(replay(schedule, RULE).violations[0]) == fields["checker"]
+    assert checker_of(replay(schedule, rule_named(RULE)).violations[0]) == fields["checker"]
     ran = CliRunner().invoke(main, ["run", "--schedule", str(output), "--without", RULE])
     assert ran.exit_code == 1, ran.output
     assert fields["violation"] in ran.output
