@@ -137,17 +137,19 @@ def percentile(delays: list[tuple[float, float]], begin: float, until: float, sh
     return values[min(len(values) - 1, int(share * len(values)))]
 
 
-async def grow(members: Members, folder: Path) -> tuple[Steady, dict[str, tuple[float, float]], list[int]]:
-    """Grow to nine nodes and go to three others under load; return the load, its phases, and the backlog."""
-    phases: dict[str, tuple[float, float]] = {}
+class Phases(dict[str, tuple[float, float]]):
+    """Begin and end of each phase, in monotonic seconds."""
 
     @contextmanager
-    def phase(name: str) -> Iterator[None]:
+    def phase(self, name: str) -> Iterator[None]:
         begin = time.monotonic()
         yield
-        phases[name] = begin, time.monotonic()
+        self[name] = begin, time.monotonic()
 
-    load = Steady(members.cluster.addresses, folder, RATE)
+
+async def grow(members: Members, folder: Path) -> tuple[Steady, Phases, list[int]]:
+    """Grow to nine nodes and go to three others under load; return the load, its phases, and the backlog."""
+    phases, load = Phases(), Steady(members.cluster.addresses, folder, RATE)
     async with AsyncExitStack() as stack:
         client = await load.client(stack, "first")
         for topic, retention in TOPICS.items():
@@ -157,21 +159,21 @@ async def grow(members: Members, folder: Path) -> tuple[Steady, dict[str, tuple[
         with members.joining(ADDED):
             async with load.running():
                 await trio.sleep(STEADY_S / 2)
-                with phase("three nodes"):
+                with phases.phase("three nodes"):
                     await trio.sleep(STEADY_S)
-                with phase("nodes add"):
+                with phases.phase("nodes add"):
                     await members.grow()
-                with phase("nine nodes"):
+                with phases.phase("nine nodes"):
                     await trio.sleep(STEADY_S)
-                with phase("partitions balance"):
+                with phases.phase("partitions balance"):
                     await members.run("partitions", "balance")
                 rows = await members.listed()
                 assert not any(row["leaving"] for row in rows), rows
                 assert all(row["replicas"] for row in rows), rows
-                with phase("drain and remove"):
+                with phases.phase("drain and remove"):
                     for name in (*members.cluster.nodes, *ADDED[:3]):
                         await members.remove(name)
-                with phase("three other nodes"):
+                with phases.phase("three other nodes"):
                     await trio.sleep(STEADY_S)
             rows = await members.listed()
             assert [(row["node"], row["voter"], row["up"]) for row in rows] == [
@@ -186,16 +188,6 @@ async def grow(members: Members, folder: Path) -> tuple[Steady, dict[str, tuple[
                 await publish(client, "after", range(LATER))
                 assert payloads(await drained(client, "after", "g")) == list(range(LATER))
     return load, phases, backlog
-
-
-class Phases(dict[str, tuple[float, float]]):
-    """Begin and end of each phase, in monotonic seconds."""
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        begin = time.monotonic()
-        yield
-        self[name] = begin, time.monotonic()
 
 
 async def become_five(members: Members, folder: Path) -> tuple[Steady, Phases]:
