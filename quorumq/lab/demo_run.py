@@ -323,7 +323,7 @@ class Run:
             while True:
                 fields = await self._status(name)
                 if fields is not None and fields["quarantine_s"] == 0:
-                    self.killed.back = True
+                    self.killed.out_of_quarantine = True
                     self.view.event(f"{name} is out of quarantine")
                     return
                 await trio.sleep(POLL_S)

@@ -22,7 +22,7 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -63,7 +63,7 @@ class Killed:
     acked_share: float  # share of the published messages, when it was killed
     holds: int  # live on it, by its own status, right before
     started_again: bool = False
-    back: bool = False  # out of quarantine before the end
+    out_of_quarantine: bool = False  # before the end
 
 
 @dataclass(slots=True)
@@ -71,7 +71,7 @@ class Stopped:
     """Facts about the worker that was stopped."""
 
     worker: str
-    holds: int  # messages delivered to it and not settled, while it stood still
+    held: int  # messages delivered to it and not settled, while it stood still
     seconds: float = 0.0
 
 
@@ -198,7 +198,7 @@ class Verdict:
     lost: int
     delivered_after_ack: int
     overlapping: int
-    strangers: int
+    never_published: int
     killed: Killed | None
     stopped: Stopped | None
     seconds: float
@@ -207,30 +207,12 @@ class Verdict:
     @property
     def passed(self) -> bool:
         """Return True if no message was lost or delivered wrongly, and the faults really happened."""
-        broken = self.lost or self.delivered_after_ack or self.overlapping or self.strangers
+        broken = self.lost or self.delivered_after_ack or self.overlapping or self.never_published
         return not broken and not self.missing
 
     def as_json(self) -> dict[str, Any]:
         """Return one object of plain values: what `--json` prints."""
-        killed, stopped = self.killed, self.stopped
-        plain = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        plain["never_published"] = plain.pop("strangers")
-        return plain | {
-            "holds_on_killed_node": killed.holds if killed else 0,
-            "killed": killed and {
-                "node": killed.node,
-                "acked_share": round(killed.acked_share, 3),
-                "started_again": killed.started_again,
-                "out_of_quarantine": killed.back,
-            },
-            "stopped": stopped and {
-                "worker": stopped.worker,
-                "held": stopped.holds,
-                "seconds": round(stopped.seconds, 3),
-            },
-            "seconds": round(self.seconds, 3),
-            "passed": self.passed,
-        }  # fmt: skip
+        return asdict(self) | {"passed": self.passed}
 
 
 def check(
@@ -263,7 +245,7 @@ def check(
         lost=len(account.lost()),
         delivered_after_ack=len(account.delivered_after_ack()),
         overlapping=len(account.overlapping()),
-        strangers=len(account.strangers()),
+        never_published=len(account.strangers()),
         killed=killed,
         stopped=stopped,
         seconds=seconds,
@@ -296,7 +278,7 @@ def _missing(
     if stopped is None:
         yield "no worker was stopped"
     else:
-        if stopped.holds < 1:
+        if stopped.held < 1:
             yield f"{stopped.worker} held no message while it was stopped"
         if stopped.seconds <= hold_time:
             yield f"{stopped.worker} was stopped for {stopped.seconds:.1f} s, not past the hold of {hold_time:g} s"

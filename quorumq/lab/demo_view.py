@@ -191,6 +191,6 @@ def verdict_table(verdict: Verdict) -> Any:
     row(verdict.delivered_after_ack, "delivered after ack", bad=verdict.delivered_after_ack > 0)
     if verdict.overlapping:
         row(verdict.overlapping, "delivered twice at once", bad=True)
-    if verdict.strangers:
-        row(verdict.strangers, "delivered and never published", bad=True)
+    if verdict.never_published:
+        row(verdict.never_published, "delivered and never published", bad=True)
     return table

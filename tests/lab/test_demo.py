@@ -71,7 +71,7 @@ def test_a_short_demo_passes_and_its_numbers_are_those_of_its_histories(tmp_path
     assert report["malformed_errors"] == {}
     assert report["late_acks"] >= 1
     assert report["redelivered"] >= 1
-    assert report["holds_on_killed_node"] >= 1
+    assert report["killed"]["holds"] >= 1
     assert 0.3 <= report["killed"]["acked_share"] <= 0.7
     assert report["stopped"]["seconds"] > 5
     rows = list(read_history(sorted((keep / "histories").glob("*.jsonl"))))
