@@ -41,11 +41,20 @@ class Story:
         self.rows.append(row)
         return self
 
+    def ask(
+        self, who: str, kind: str, outcome: str, base: dict[str, object],
+        asked: dict[str, object] | None = None, answer: dict[str, object] | None = None,
+        times: tuple[float | None, float | None] = (None, None),
+    ) -> Story:  # fmt: skip
+        """A request and its outcome: the lines have ``base`` both, and ``asked`` or ``answer``."""
+        self.add(who, kind, times[0], outcome="invoke", **(asked or {}), **base)
+        return self.add(who, kind, times[1], outcome=outcome, **(answer or {}), **base)
+
     def publish(self, outcome: str = "ok", start: int = 0, stop: int = 1, crc: str = "0000000a") -> Story:
         base = {"topic": "t", "partition": 0, "spans": [[PRODUCER_ID, start, stop]], "op": 1}
-        crcs = crc * (stop - start)
-        self.add("client:p", "publish", outcome="invoke", crcs=crcs, published_ms=10, **base)
-        return self.add("client:p", "publish", outcome=outcome, **base)
+        return self.ask(
+            "client:p", "publish", outcome, base, {"crcs": crc * (stop - start), "published_ms": 10}
+        )
 
     def of(
         self, ballot: int, start: int, stop: int, n: int, group: str = "g", generation: int = 0
@@ -69,15 +78,14 @@ class Story:
         self, kind: str, ballot: int, outcome: str, n: int = 0, group: str = "g", generation: int = 0,
         **more: object,
     ) -> Story:  # fmt: skip
-        base = self.of(ballot, 0, 1, n, group, generation)
-        self.add("client:c", kind, op=2, outcome="invoke", **base)
-        return self.add("client:c", kind, op=2, outcome=outcome, **base, **more)
+        return self.ask(
+            "client:c", kind, outcome, {"op": 2, **self.of(ballot, 0, 1, n, group, generation)}, {}, more
+        )
 
     def redrive(self, n: int, outcome: str = "ok") -> Story:
-        base = self.of(0, 0, 1, n)
+        base = {"op": 3, **self.of(0, 0, 1, n)}
         del base["owner"]
-        self.add("client:op", "redrive", op=3, outcome="invoke", **base)
-        return self.add("client:op", "redrive", op=3, outcome=outcome, **base)
+        return self.ask("client:op", "redrive", outcome, base)
 
     def rewind(self, generation: int, from_ms: int = 0) -> Story:
         base = {"topic": "t", "group": "g", "op": 4, "rewind": True}
@@ -101,8 +109,7 @@ class Story:
         """All of a group, or one message of it."""
         spans = {} if named is None else {"spans": [[PRODUCER_ID, named, named + 1]]}
         base = {"topic": "t", "partition": 0, "group": group, "op": 5, **spans}
-        self.add("client:op", "purge", outcome="invoke", **base)
-        return self.add("client:op", "purge", outcome="ok", messages=1, **base)
+        return self.ask("client:op", "purge", "ok", base, {}, {"messages": 1})
 
     def settled(self, state: str) -> Story:
         """A replica lists the message as skipped or purged."""
@@ -131,34 +138,28 @@ class Story:
     def output(self, ballot: int = 9, crc: str = "0000000b", producer_id: str = OUTPUT) -> Story:
         """The output of the first message is published, delivered and acked."""
         base = {"topic": "u", "partition": 0, "spans": [[producer_id, 0, 1]]}
-        self.add("client:c", "publish", op=8, outcome="invoke", crcs=crc, published_ms=10, **base)
-        self.add("client:c", "publish", op=8, outcome="ok", **base)
+        self.ask("client:c", "publish", "ok", {**base, "op": 8}, {"crcs": crc, "published_ms": 10})
         got = {**base, "group": "o", "generation": 0, "n": 0, "owner": owner(ballot)}
         self.add(
             "client:o", "deliver", token=token_text(Stamp(ballot, "a")), attempt=1, until=self.at + 1.0,
             asked=self.at, crcs=crc, **got,
         )  # fmt: skip
-        self.add("client:o", "ack", op=9, outcome="invoke", **got)
-        return self.add("client:o", "ack", op=9, outcome="acked", **got)
+        return self.ask("client:o", "ack", "acked", {**got, "op": 9})
 
     def set_topic(self, outcome: str, op: int, sent: float, done: float, **settings: object) -> Story:
-        base = {"topic": "t", "op": op}
-        self.add("client:op", "set_topic", sent, outcome="invoke", settings=settings, **base)
-        return self.add("client:op", "set_topic", done, outcome=outcome, **base)
+        base: dict[str, object] = {"topic": "t", "op": op}
+        return self.ask("client:op", "set_topic", outcome, base, {"settings": settings}, times=(sent, done))
 
     def delete(self, outcome: str = "ok") -> Story:
-        self.add("client:op", "delete_topic", topic="t", op=20, outcome="invoke")
-        return self.add("client:op", "delete_topic", topic="t", op=20, outcome=outcome)
+        return self.ask("client:op", "delete_topic", outcome, {"topic": "t", "op": 20})
 
     def set_labels(self, outcome: str, op: int, sent: float, done: float, **labels: object) -> Story:
         base: dict[str, object] = {"topic": "t", "op": op}
-        self.add("client:l", "set_labels", sent, outcome="invoke", settings=labels, **base)
-        return self.add("client:l", "set_labels", done, outcome=outcome, **base)
+        return self.ask("client:l", "set_labels", outcome, base, {"settings": labels}, times=(sent, done))
 
     def labels(self, op: int, sent: float, done: float, **labels: object) -> Story:
         base: dict[str, object] = {"topic": "t", "op": op}
-        self.add("client:l", "labels", sent, outcome="invoke", **base)
-        return self.add("client:l", "labels", done, outcome="ok", settings=labels, **base)
+        return self.ask("client:l", "labels", "ok", base, {}, {"settings": labels}, (sent, done))
 
     def registers(self, **settings: object) -> Story:
         """Add the final registers of nodes a and b for the topic."""
@@ -174,6 +175,11 @@ class Story:
 
     def broken(self) -> list[str]:
         return [violation.promise for violation in check_history(self.rows)]
+
+
+def died() -> Story:
+    """Its one message is a dead letter."""
+    return Story().publish().deliver(5).settle("dead_letter", 5, "ok")
 
 
 def test_a_good_history_breaks_nothing() -> None:
@@ -330,22 +336,19 @@ def test_tokens_rise() -> None:
 
 
 def test_dead_letters_are_there_until_redriven_or_acked() -> None:
-    def story() -> Story:
-        return Story().publish().deliver(5).settle("dead_letter", 5, "ok")
-
-    assert story().drained().broken() == ["no loss", "dead letters conserved"]
-    assert story().dead().drained().broken() == []
-    assert story().dead(nodes="aab").drained().broken() == ["dead letters conserved"]
-    assert story().deliver(6, at=9.0).broken() == ["dead letters conserved"]
-    again = story().redrive(0).deliver(6, at=9.0, n=1)
+    assert died().drained().broken() == ["no loss", "dead letters conserved"]
+    assert died().dead().drained().broken() == []
+    assert died().dead(nodes="aab").drained().broken() == ["dead letters conserved"]
+    assert died().deliver(6, at=9.0).broken() == ["dead letters conserved"]
+    again = died().redrive(0).deliver(6, at=9.0, n=1)
     assert again.broken() == []
     assert again.settle("ack", 6, "acked", n=1).drained().broken() == []
-    assert story().settle("ack", 5, "acked").drained().broken() == []
+    assert died().settle("ack", 5, "acked").drained().broken() == []
 
 
 def test_nothing_is_redriven_unreachable_and_no_redrive_is_undone() -> None:
     assert Story().publish().deliver(5, n=1).broken() == ["dead letters conserved"]
-    story = Story().publish().deliver(5).settle("dead_letter", 5, "ok").redrive(0)
+    story = died().redrive(0)
     assert story.dead(n=0).drained().broken() == ["dead letters conserved"]
 
 
@@ -538,7 +541,7 @@ def test_no_fetch_sent_after_a_deletion_reads_the_group_until_it_is_made_again()
 
 def test_a_deletion_voids_dead_letters_whatever_the_next_generation_covers() -> None:
     def story() -> Story:
-        return Story().publish().deliver(5).settle("dead_letter", 5, "ok").unmake(7).rewind(8, 50)
+        return died().unmake(7).rewind(8, 50)
 
     assert story().drained().broken() == []
     assert story().dead().drained().broken() == ["dead letters conserved"]
@@ -548,7 +551,7 @@ def test_a_deletion_that_no_node_has_in_the_end_voids_nothing() -> None:
     """It was not confirmed, and the node that had it lost it in a crash, before its fsync."""
 
     def story() -> Story:
-        base = Story().publish().deliver(5).settle("dead_letter", 5, "ok")
+        base = died()
         base.add("node:c", "register", topic="t", group="g", generation=7, from_ms=0, buried=7, made=0)
         return base.add("node:c", "register", topic="t", group="g", generation=0, from_ms=0)
 
@@ -626,9 +629,6 @@ def test_a_purge_by_name_is_of_what_it_names() -> None:
     assert beside.broken() == ["groups as asked"], "only a neighbour was named"
     assert Story().publish().purge(named=1).deliver(5, at=9.0).broken() == []
 
-    def died() -> Story:
-        return Story().publish().deliver(5).settle("dead_letter", 5, "ok")
-
     assert died().purge("g!dead", 0).settled("purged").drained().broken() == []
     assert died().purge("g!dead", 0).dead().drained().broken() == ["dead letters conserved"]
     gone = ["dead letters conserved", "groups as asked"]
@@ -639,38 +639,29 @@ def test_a_purge_by_name_is_of_what_it_names() -> None:
 
 
 def test_dead_letters_end_by_purge_or_ack_and_are_void_where_a_rewind_covers_them() -> None:
-    def story() -> Story:
-        return Story().publish().deliver(5).settle("dead_letter", 5, "ok")
-
-    assert story().purge("g!dead").settled("purged").drained().broken() == []
-    assert story().purge("g!dead").dead().drained().broken() == ["dead letters conserved"]
-    read = story().deliver(9, at=5.0, group="g!dead")
+    assert died().purge("g!dead").settled("purged").drained().broken() == []
+    assert died().purge("g!dead").dead().drained().broken() == ["dead letters conserved"]
+    read = died().deliver(9, at=5.0, group="g!dead")
     assert read.settle("ack", 9, "acked", group="g!dead").settled("purged").drained().broken() == []
-    assert story().settled("purged").drained().broken() == ["dead letters conserved", "groups as asked"]
-    again = story().rewind(7).deliver(8, at=9.0, generation=7)
+    assert died().settled("purged").drained().broken() == ["dead letters conserved", "groups as asked"]
+    again = died().rewind(7).deliver(8, at=9.0, generation=7)
     assert again.settle("ack", 8, "acked", generation=7).drained().broken() == []
-    assert story().rewind(7, 50).drained().broken() == ["dead letters conserved"], "it stands"
-    assert story().rewind(7, 50).dead().drained().broken() == []
+    assert died().rewind(7, 50).drained().broken() == ["dead letters conserved"], "it stands"
+    assert died().rewind(7, 50).dead().drained().broken() == []
 
 
 def test_a_message_purged_during_an_unanswered_redrive_may_be_gone() -> None:
-    def story() -> Story:
-        return Story().publish().deliver(5).settle("dead_letter", 5, "ok").purge("g!dead")
-
-    assert story().redrive(0, "unknown").drained().broken() == []
-    assert story().redrive(0).drained().broken() == ["no loss"]
+    assert died().purge("g!dead").redrive(0, "unknown").drained().broken() == []
+    assert died().purge("g!dead").redrive(0).drained().broken() == ["no loss"]
 
 
 def test_a_redriven_message_is_delivered() -> None:
-    def story() -> Story:
-        return Story().publish().deliver(5).settle("dead_letter", 5, "ok")
-
     gone = ["dead letters conserved"]
-    assert story().rewind(7, 50).redrive(0).drained().broken() == gone
-    assert story().redrive(0).rewind(7, 50).drained().broken() == gone, "it stands"
-    assert story().redrive(0, "unknown").rewind(7, 50).drained().broken() == gone, "it is one or the other"
-    assert story().rewind(7, 50).redrive(0, "unknown").dead().drained().broken() == []
-    later = story().redrive(0).rewind(7, 50).deliver(6, at=9.0, n=1)
+    assert died().rewind(7, 50).redrive(0).drained().broken() == gone
+    assert died().redrive(0).rewind(7, 50).drained().broken() == gone, "it stands"
+    assert died().redrive(0, "unknown").rewind(7, 50).drained().broken() == gone, "it is one or the other"
+    assert died().rewind(7, 50).redrive(0, "unknown").dead().drained().broken() == []
+    later = died().redrive(0).rewind(7, 50).deliver(6, at=9.0, n=1)
     assert later.settle("ack", 6, "acked", n=1).drained().broken() == []
 
 
@@ -826,11 +817,8 @@ def test_a_message_acked_or_purged_by_all_groups_may_be_confirmed_without_a_stor
 
 
 def test_a_redriven_message_may_die_again() -> None:
-    def story() -> Story:
-        return Story().publish().deliver(5).settle("dead_letter", 5, "ok").redrive(0)
-
-    assert story().drained().broken() != []
-    again = story().deliver(6, n=1, group="g!dead").settle("ack", 6, "acked", n=1, group="g!dead")
+    assert died().redrive(0).drained().broken() != []
+    again = died().redrive(0).deliver(6, n=1, group="g!dead").settle("ack", 6, "acked", n=1, group="g!dead")
     assert "dead letters conserved" not in again.drained().broken()
 
 
@@ -961,13 +949,12 @@ class Making(Story):
 
     def send(self, seq: int, outcome: str = "ok") -> Making:
         base = {"topic": "t", "partition": 0, "spans": [[PRODUCER_ID, seq, seq + 1]], "op": 500 + seq}
-        self.add("client:p", "publish", outcome="invoke", crcs="0000000a", published_ms=10, **base)
-        return self.add("client:p", "publish", outcome=outcome, **base)  # type: ignore[return-value]
+        more: dict[str, object] = {"crcs": "0000000a", "published_ms": 10}
+        return self.ask("client:p", "publish", outcome, base, more)  # type: ignore[return-value]
 
     def ack(self, ballot: int, seq: int, outcome: str = "acked", generation: int = 0) -> Making:
-        base = self.of(ballot, seq, seq + 1, 0, "g", generation)
-        self.add("client:c", "ack", op=900 + ballot, outcome="invoke", **base)
-        return self.add("client:c", "ack", op=900 + ballot, outcome=outcome, **base)  # type: ignore[return-value]
+        base = {"op": 900 + ballot, **self.of(ballot, seq, seq + 1, 0, "g", generation)}
+        return self.ask("client:c", "ack", outcome, base)  # type: ignore[return-value]
 
     def stands(self) -> bool:
         """Return True if the checker of creations is content."""
@@ -1109,9 +1096,6 @@ def test_a_group_whose_creations_failed_is_not_there() -> None:
 
 
 def test_nothing_lives_or_dies_by_requests_that_failed() -> None:
-    def died() -> Story:
-        return Story().publish().deliver(5).settle("dead_letter", 5, "ok")
-
     assert "failed for certain" in died().redrive(0, "fail").deliver(6, at=9.0, n=1).broken()
     assert died().redrive(0, "unknown").deliver(6, at=9.0, n=1).broken() == []
 
@@ -1222,15 +1206,12 @@ def test_a_death_known_to_a_majority_is_a_dead_letter() -> None:
 
 
 def test_a_listing_in_mid_run_says_nothing_of_what_was_asked_later() -> None:
-    def listed() -> Story:
-        return Story().publish().deliver(5).settle("dead_letter", 5, "ok").dead()
-
-    done = listed().redrive(0).deliver(6, n=1).settle("ack", 6, "acked", n=1)
+    done = died().dead().redrive(0).deliver(6, n=1).settle("ack", 6, "acked", n=1)
     assert done.drained().broken() == []
     assert done.dead(n=0).broken() == ["dead letters conserved"] * 2
-    again = listed().redrive(0).deliver(6, n=1).settle("dead_letter", 6, "ok", n=1).dead(n=1)
+    again = died().dead().redrive(0).deliver(6, n=1).settle("dead_letter", 6, "ok", n=1).dead(n=1)
     assert again.drained().broken() == []
-    assert listed().purge("g!dead").settled("purged").drained().broken() == []
+    assert died().dead().purge("g!dead").settled("purged").drained().broken() == []
 
 
 def test_a_retry_has_the_numbers_of_the_first_try() -> None:
