@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, NamedTuple
 
+from quorumq.core.values.names import begins_ms_of
 from quorumq.history import Row
 
 Key = tuple[int, str, int]
@@ -87,6 +88,25 @@ class DrainedChecker(Checker):
         """Check the end of a drained run, after the last line."""
 
 
+class PublishChecker(Checker):
+    """Reads the publishes of each message: when the first was sent, by its clock too, and when one was confirmed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: dict[Key, float] = {}
+        self.published_ms: dict[Key, int] = {}
+        self.confirmed: dict[Key, float] = {}
+
+    def on_publish(self, row: Row) -> None:
+        if row["outcome"] == "invoke":
+            for key in messages(row):
+                self.sent.setdefault(key, row["at"])
+                self.published_ms.setdefault(key, begins_ms_of(key[1], row.get("published_ms", 0)))
+        elif row["outcome"] == "ok":
+            for key in messages(row):
+                self.confirmed.setdefault(key, row["at"])
+
+
 class SettingsChecker(Checker):
     """Reads the number of replicas, and if messages that no group needs are kept."""
 
@@ -164,10 +184,43 @@ def naming(key: GroupKey) -> tuple[Named, Named]:
     return key[:2], key
 
 
+def dead_of(key: GroupKey) -> GroupKey:
+    """Return a message of a group, as its group of dead letters sees it."""
+    return (key[0] + DEAD, *key[1:])
+
+
 def name(key: Key | GroupKey) -> str:
     """Return a message as people read it."""
     *group, partition, producer_id, seq = key
     return f"{producer_id}[{seq}] of partition {partition}" + (f" for group {group[0]}" if group else "")
+
+
+class Purges:
+    """Requests to purge that did not fail, and until when each may work: for ever if its outcome is unknown."""
+
+    def __init__(self) -> None:
+        self.sent: dict[tuple[str, int], float] = {}
+        self.ends: dict[Named, dict[tuple[str, int], float]] = {}
+
+    def see(self, row: Row) -> float:
+        """Take in a line of a PURGE; return when that was sent."""
+        request = (row["who"], row["op"])
+        for named in purged_by(row):
+            ends = self.ends.setdefault(named, {})
+            if row["outcome"] == "fail":
+                ends.pop(request, None)
+            else:
+                ends[request] = row["at"] if row["outcome"] == "ok" else math.inf
+        return self.sent.setdefault(request, row["at"])
+
+    def until(self, key: GroupKey) -> float:
+        """Return the time before which the message may be purged, in seconds; below every time if nobody asked."""
+        ends = (end for named in naming(key) for end in self.ends.get(named, {}).values())
+        return max(ends, default=-math.inf)
+
+    def may_be(self, key: GroupKey) -> bool:
+        """Return True if somebody asked to purge the message."""
+        return self.until(key) > -math.inf
 
 
 class Skips:

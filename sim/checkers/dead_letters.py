@@ -26,8 +26,10 @@ from sim.checkers.base import (
     Key,
     Life,
     Named,
+    Purges,
     SettingsChecker,
     Skips,
+    dead_of,
     group_messages,
     messages,
     name,
@@ -56,8 +58,7 @@ class DeadLettersConserved(DrainedChecker, SettingsChecker):
         self.sent: dict[tuple[str, int], float] = {}
         self.ack_asked: dict[GroupKey, int] = {}  # the newest generation in which an ACK was asked for
         self.acked: dict[GroupKey, int] = {}  # … was confirmed
-        # Requests for dead letters, the backlog or both that did not fail.
-        self.purge_asked: dict[Named, dict[tuple[str, int], None]] = {}
+        self.purges = Purges()
         # When the last confirmed purge of dead letters was sent.
         self.purged: dict[Named, float] = {}
         self.skips = Skips()
@@ -114,16 +115,10 @@ class DeadLettersConserved(DrainedChecker, SettingsChecker):
 
     def on_purge(self, row: Row) -> None:
         self.changed.update(dict.fromkeys(purged_by(row), row["at"]))
-        if row["outcome"] == "invoke":
+        sent = self.purges.see(row)
+        if row["outcome"] == "ok" and row["group"].endswith(DEAD):
             for named in purged_by(row):
-                self.purge_asked.setdefault(named, {})[(row["who"], row["op"])] = None
-            self.sent[(row["who"], row["op"])] = row["at"]
-        elif row["outcome"] == "fail":
-            for named in purged_by(row):
-                self.purge_asked.get(named, {}).pop((row["who"], row["op"]), None)
-        elif row["outcome"] == "ok" and row["group"].endswith(DEAD):
-            for named in purged_by(row):
-                self.purged[named] = max(self.purged.get(named, 0.0), self.sent[(row["who"], row["op"])])
+                self.purged[named] = max(self.purged.get(named, 0.0), sent)
 
     def on_ack(self, row: Row) -> None:
         outcome = row["outcome"]
@@ -168,12 +163,9 @@ class DeadLettersConserved(DrainedChecker, SettingsChecker):
 
         return {key: life for key, (life, at) in mine.items() if at >= since(key)}
 
-    def _may_be_purged(self, key: GroupKey) -> bool:
-        return any(self.purge_asked.get(named) for named in naming(key))
-
     def _may_be_skipped(self, key: GroupKey, since: float) -> bool:
         """Return True if a purge of the backlog, or a request from latest, may have skipped what was open since."""
-        return self._may_be_purged(key) or self.skips.until(key[0]) >= since
+        return self.purges.may_be(key) or self.skips.until(key[0]) >= since
 
     # ------------------------------------------------------------------ the end
 
@@ -239,15 +231,10 @@ class DeadLettersConserved(DrainedChecker, SettingsChecker):
         """Return True if a dead letter at n, or the message it was redriven to, was delivered again or settled."""
         if self.delivered.get(key, (0, 0)) > (generation, n) or self.ack_asked.get(key, -1) >= generation:
             return True
-        if self._may_be_purged(dead_of(key)) or key in self.dead_acked:
+        if self.purges.may_be(dead_of(key)) or key in self.dead_acked:
             return True
         was_open = self.asked.get(key, -1) >= n or self.was_void(key, generation)
         return was_open and self._may_be_skipped(key, since)
-
-
-def dead_of(key: GroupKey) -> GroupKey:
-    """Return a message of a group, as its group of dead letters sees it."""
-    return (key[0] + DEAD, *key[1:])
 
 
 def source_of(key: GroupKey) -> GroupKey:

@@ -15,56 +15,43 @@ That every message that a generation covers is delivered again is the part of th
 from __future__ import annotations
 
 from quorumq.core.values.limits import INTERRUPTIONS_MAX
-from quorumq.core.values.names import begins_ms_of
 from quorumq.history import Row
 from sim.checkers.base import (
     DEAD,
     GroupKey,
-    Key,
     Named,
+    PublishChecker,
+    Purges,
     SettingsChecker,
     Skips,
+    dead_of,
     group_messages,
-    messages,
     name,
     naming,
     purged_by,
 )
 
 
-class GroupsAsAsked(SettingsChecker):
+class GroupsAsAsked(SettingsChecker, PublishChecker):
     promise = "groups as asked"
 
     def __init__(self) -> None:
         super().__init__()
-        self.published_ms: dict[Key, int] = {}
-        self.stored: dict[Key, float] = {}  # when its publish was first confirmed
         # (group, generation) -> when, from_ms.
         self.first_known: dict[tuple[str, int], tuple[float, int]] = {}
         self.rewound: dict[str, list[tuple[int, float]]] = {}  # confirmed generations, and when
         self.deletions: dict[tuple[str, int], None] = {}  # generations that a deletion made, without readers
-        self.began: dict[tuple[str, int], float] = {}  # time when a request was sent, by (client, op)
-        self.purge_asked: dict[Named, dict[tuple[str, int], None]] = {}  # by requests that did not fail
+        self.purges = Purges()
         self.purged: dict[Named, list[tuple[float, float, int]]] = {}  # sent, confirmed, generation
         self.rejects: dict[tuple[GroupKey, int], int] = {}
         self.interruptions: dict[tuple[GroupKey, int], int] = {}
         self.dead_acked: dict[GroupKey, None] = {}
         self.hold_min = 0.0
-        self.sent: dict[Key, float] = {}  # when a publish of it was first sent
         self.skips = Skips()
 
     def on_settings(self, row: Row) -> None:
         super().on_settings(row)
         self.hold_min = self.hold_min or row["settings"].get("hold_min", 0.0)
-
-    def on_publish(self, row: Row) -> None:
-        if row["outcome"] == "invoke":
-            for key in messages(row):
-                self.published_ms.setdefault(key, begins_ms_of(key[1], row.get("published_ms", 0)))
-                self.sent.setdefault(key, row["at"])
-        elif row["outcome"] == "ok":
-            for key in messages(row):
-                self.stored.setdefault(key, row["at"])
 
     def on_register(self, row: Row) -> None:
         self.skips.see(row)
@@ -84,21 +71,13 @@ class GroupsAsAsked(SettingsChecker):
             self.deletions[(row["group"], row["generation"])] = None
 
     def on_purge(self, row: Row) -> None:
-        request = (row["who"], row["op"])
-        if row["outcome"] == "invoke":
-            for named in purged_by(row):
-                self.purge_asked.setdefault(named, {})[request] = None
-            self.began[request] = row["at"]
-        elif row["outcome"] == "fail":
-            for named in purged_by(row):
-                self.purge_asked.get(named, {}).pop(request, None)
-        elif row["outcome"] == "ok":
-            sent = self.began[request]
-            done = (sent, row["at"], self.confirmed(row["group"], sent))
+        sent = self.purges.see(row)
+        if row["outcome"] == "ok":
+            done = (sent, row["at"], self.newest(row["group"], sent))
             for named in purged_by(row):
                 self.purged.setdefault(named, []).append(done)
 
-    def confirmed(self, group: str, by: float) -> int:
+    def newest(self, group: str, by: float) -> int:
         """Return the newest generation that was confirmed by then."""
         return max((generation for generation, at in self.rewound.get(group, ()) if at <= by), default=0)
 
@@ -115,7 +94,7 @@ class GroupsAsAsked(SettingsChecker):
 
     def on_deliver(self, row: Row) -> None:
         group, generation, n = row["group"], row["generation"], row["n"]
-        newest = self.confirmed(group.removesuffix(DEAD), row["asked"])
+        newest = self.newest(group.removesuffix(DEAD), row["asked"])
         known, from_ms = self.first_known.get((group, generation), (0.0, 0))
         newer = [
             start
@@ -137,7 +116,7 @@ class GroupsAsAsked(SettingsChecker):
             if n == 0 and published < from_ms:
                 self.broken(f"{name(key)} lies before the start of generation {generation}")
             for sent, done, current in (it for named in naming(key) for it in self.purged.get(named, ())):
-                known_by_then = self.stored.get(key[1:], sent) < sent
+                known_by_then = self.confirmed.get(key[1:], sent) < sent
                 if generation and not self.kept:
                     continue
                 if n == 0 and generation == current and known_by_then and row["asked"] > done:
@@ -158,13 +137,10 @@ class GroupsAsAsked(SettingsChecker):
     def on_list(self, row: Row) -> None:
         group, state = row["group"], row["state"]
         for key in group_messages(row):
-            dead = (group + DEAD, *key[1:])
+            dead = dead_of(key)
             is_skipped = self.skips.until(group) >= self.sent.get(key[1:], 0.0)
-            if state == "skipped" and not is_skipped and not self._may_be_purged(key):
+            if state == "skipped" and not is_skipped and not self.purges.may_be(key):
                 self.broken(f"{name(key)} is skipped, and nobody purged it")
             acked = dead in self.dead_acked
-            if state == "purged" and not self._may_be_purged(dead) and not acked:
+            if state == "purged" and not self.purges.may_be(dead) and not acked:
                 self.broken(f"{name(key)} is purged, and nobody purged or acked the dead letter")
-
-    def _may_be_purged(self, key: GroupKey) -> bool:
-        return any(self.purge_asked.get(named) for named in naming(key))

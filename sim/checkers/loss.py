@@ -18,35 +18,29 @@ layouts changed the set, that is a majority of one of those that may have counte
 
 from __future__ import annotations
 
-import math
-
-from quorumq.core.values.names import begins_ms_of
 from quorumq.history import Row
 from sim.checkers.base import (
     DEAD,
     DrainedChecker,
     GroupKey,
     Key,
-    Named,
+    PublishChecker,
+    Purges,
     Skips,
     TopicChecker,
+    dead_of,
     group_messages,
     messages,
     name,
-    naming,
-    purged_by,
 )
 from sim.checkers.replica_sets import ReplicaSets
 
 
-class NoLoss(TopicChecker, DrainedChecker):
+class NoLoss(TopicChecker, DrainedChecker, PublishChecker):
     promise = "no loss"
 
     def __init__(self) -> None:
         super().__init__()
-        self.confirmed: dict[Key, float] = {}
-        self.published_ms: dict[Key, int] = {}
-        self.sent: dict[Key, float] = {}  # when a publish of it was first sent
         self.created: dict[str, float] = {}  # groups that were created while the run went on, and when
         self.skips = Skips()
         self.unmade: dict[str, None] = {}  # groups with a request for a deletion
@@ -62,8 +56,7 @@ class NoLoss(TopicChecker, DrainedChecker):
         self.acks: dict[GroupKey, dict[tuple[str, int], int]] = {}
         self.settled: dict[GroupKey, int] = {}  # listed as dead, skipped or purged in this generation
         self.dead_acked: dict[GroupKey, None] = {}  # an ACK of it as a dead letter was sent
-        # End of the time in which a purge of a message may have worked, by (client, op); dead letters included.
-        self.purges: dict[Named, dict[tuple[str, int], float]] = {}
+        self.purges = Purges()
         # A redrive at this n was asked for, and none at it is confirmed.
         self.unsure: dict[GroupKey, int] = {}
         self.stored: dict[Key, dict[str, None]] = {}
@@ -71,14 +64,10 @@ class NoLoss(TopicChecker, DrainedChecker):
         self.asked: dict[tuple[str, int], float] = {}  # when each publish was sent
 
     def on_publish(self, row: Row) -> None:
+        super().on_publish(row)
         if row["outcome"] == "invoke":
             self.asked[row["who"], row["op"]] = row["at"]
-            for key in messages(row):
-                self.sent.setdefault(key, row["at"])
-                self.published_ms[key] = begins_ms_of(key[1], row.get("published_ms", 0))
         elif row["outcome"] == "ok":
-            for key in messages(row):
-                self.confirmed.setdefault(key, row["at"])
             self._checker_stored(row)
         elif row.get("detail") == "conflict":
             self.broken(f"{row['spans']} was refused as a conflict, and every retry has the same bytes")
@@ -122,11 +111,7 @@ class NoLoss(TopicChecker, DrainedChecker):
         self.latest[row["group"]] = max(row["from_ms"], self.latest.get(row["group"], 0))
 
     def on_purge(self, row: Row) -> None:
-        over = row["at"] if row["outcome"] == "ok" else math.inf
-        for named in purged_by({**row, "group": row["group"].removesuffix(DEAD)}):
-            self.purges.setdefault(named, {})[(row["who"], row["op"])] = (
-                over if row["outcome"] != "fail" else -1.0
-            )
+        self.purges.see(row)
 
     def on_deliver(self, row: Row) -> None:
         self._note(row, self.delivered)
@@ -166,8 +151,8 @@ class NoLoss(TopicChecker, DrainedChecker):
 
     def _maybe_purged(self, group: str, key: Key) -> bool:
         """Return True if a purge of the message was under way once its publish had been sent."""
-        ends = [end for named in naming((group, *key)) for end in self.purges.get(named, {}).values()]
-        return bool(ends) and max(ends) >= self.sent.get(key, 0.0)
+        mine = (group, *key)
+        return max(self.purges.until(mine), self.purges.until(dead_of(mine))) >= self.sent.get(key, 0.0)
 
     def _never_was(self, group: str) -> bool:
         """Return True if a FETCH began to make it, and no majority surely had it: a crash may have ended it."""

@@ -27,20 +27,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from quorumq.core.values.names import begins_ms_of
 from quorumq.history import Row
 from sim.checkers.base import (
     DEAD,
     DrainedChecker,
     GroupKey,
     Key,
-    Named,
+    PublishChecker,
+    Purges,
     TopicChecker,
+    dead_of,
     group_messages,
     messages,
     name,
-    naming,
-    purged_by,
 )
 
 
@@ -93,7 +92,7 @@ class Told:
     stale: list[tuple[float, str]] = field(default_factory=list)
 
 
-class CreationsStand(TopicChecker, DrainedChecker):
+class CreationsStand(TopicChecker, DrainedChecker, PublishChecker):
     promise = "creations stand"
 
     def __init__(self) -> None:
@@ -102,12 +101,9 @@ class CreationsStand(TopicChecker, DrainedChecker):
         self.requests: dict[str, dict[tuple[str, int], Request]] = {}
         self.having: dict[str, dict[str, None]] = {}  # nodes that have had a group
         self.observed: dict[str, dict[Key, Told]] = {}
-        self.sent: dict[Key, float] = {}
-        self.confirmed: dict[Key, float] = {}
-        self.published_ms: dict[Key, int] = {}
         self.dead: dict[GroupKey, None] = {}  # in the end
         self.dead_at: dict[GroupKey, float] = {}  # time of its last delivery as a dead letter
-        self.purges: dict[Named, dict[tuple[str, int], float]] = {}  # until when each may work
+        self.purges = Purges()
         self.redriven: dict[GroupKey, None] = {}
         self.proposed: dict[int, float] = {}  # time since which a request may have added a partition
         self.born = 0  # least number of partitions in any case
@@ -153,15 +149,6 @@ class CreationsStand(TopicChecker, DrainedChecker):
         elif which in mine and row["outcome"] == "fail":
             mine[which].failed = True
 
-    def on_publish(self, row: Row) -> None:
-        if row["outcome"] == "invoke":
-            for key in messages(row):
-                self.sent.setdefault(key, row["at"])
-                self.published_ms.setdefault(key, begins_ms_of(key[1], row.get("published_ms", 0)))
-        elif row["outcome"] == "ok":
-            for key in messages(row):
-                self.confirmed.setdefault(key, row["at"])
-
     def on_deliver(self, row: Row) -> None:
         if row["group"].endswith(DEAD):
             source = {**row, "group": row["group"].removesuffix(DEAD)}
@@ -187,13 +174,7 @@ class CreationsStand(TopicChecker, DrainedChecker):
                 seen.stale.append((row["at"], owner))
 
     def on_purge(self, row: Row) -> None:
-        source = {**row, "group": row["group"].removesuffix(DEAD)}
-        for named in purged_by(source):
-            mine, which = self.purges.setdefault(named, {}), (row["who"], row["op"])
-            if row["outcome"] == "fail":
-                mine.pop(which, None)
-            else:
-                mine[which] = math.inf if row["outcome"] in ("invoke", "unknown") else row["at"]
+        self.purges.see(row)
 
     def on_redrive(self, row: Row) -> None:
         self.redriven.update(dict.fromkeys(group_messages(row)))
@@ -296,8 +277,8 @@ class CreationsStand(TopicChecker, DrainedChecker):
             return True
         if mine in self.dead or self.dead_at.get(mine, -1.0) > after:
             return True
-        ends = [end for named in naming(mine) for end in self.purges.get(named, {}).values()]
-        return any(end > after and end >= self.sent[key] for end in ends)
+        end = max(self.purges.until(mine), self.purges.until(dead_of(mine)))
+        return end > after and end >= self.sent[key]
 
     def is_whole(self, group: str, standing: Standing) -> None:
         """Check that every covered message was delivered."""
