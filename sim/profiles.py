@@ -127,21 +127,9 @@ def draw_groups(rng: random.Random) -> Options:
     options = with_guests(rng, draw_swarm(rng, {(3, 3): 3, (5, 3): 2}))
     if rng.random() < 0.6:
         options = dataclasses.replace(options, wall_offset=0.0, clock_rate=0.0)
-    none = (
-        "loss",
-        "duplicate",
-        "spikes",
-        "slow",
-        "vanish",
-        "delayed",
-        "ttl_share",
-        "reject",
-        "derive",
-        "relay",
-        "room",
-    )
-    none += ("turn", "distance", "deletions", "rivals", "rival_rf", "inspectors", "check", "recall")
-    options = dataclasses.replace(options, **dict.fromkeys(none, 0), guests=3, disk="memory")
+    none = "loss duplicate spikes slow vanish delayed ttl_share reject derive relay room turn distance deletions rivals"
+    none += " rival_rf inspectors check recall"
+    options = dataclasses.replace(options, **dict.fromkeys(none.split(), 0), guests=3, disk="memory")
     return dataclasses.replace(
         options,
         batches=5,
@@ -298,20 +286,9 @@ def draw_clocks(rng: random.Random) -> Options:
 def draw_limits(rng: random.Random) -> Options:
     """Draw three nodes, backlogs and quick consumers; groups are limited most of the time, and never deleted."""
     many = {"batches": 12, "batch_messages": 16, "consumers": 8, "limit": 0.6, "fault_time": 8.0}
-    none = (
-        "unmake",
-        "rewind",
-        "pause",
-        "purge",
-        "deletions",
-        "relay",
-        "late_group",
-        "guests",
-        "slow",
-        "vanish",
-    )
-    none += ("shred", "partial", "delayed", "claim", "derive", "poison", "stops", "by_id", "dead_readers")
-    options: dict[str, Any] = {**many, **dict.fromkeys(none, 0)}
+    none = "unmake rewind pause purge deletions relay late_group guests slow vanish shred partial delayed claim derive"
+    none += " poison stops by_id dead_readers"
+    options: dict[str, Any] = {**many, **dict.fromkeys(none.split(), 0)}
     return dataclasses.replace(draw_swarm(rng, {(3, 3): 1}), **options)
 
 
