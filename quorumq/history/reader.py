@@ -25,7 +25,7 @@ def histories_of(paths: Iterable[str | Path]) -> list[Path]:
     """Return the files that these paths name, each once: files, or directories with all histories below, sorted.
 
     Raises:
-        NotFound: a path names nothing, or a directory without a history in it.
+        NotFound: if there is no file at a path, or no history in a directory.
     """
     result: dict[Path, None] = {}
     for path in map(Path, paths):

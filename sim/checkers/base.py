@@ -214,12 +214,12 @@ class Purges:
         return self.sent.setdefault(request, row["at"])
 
     def until(self, key: GroupKey) -> float:
-        """Return the time before which the message may be purged, in seconds; below every time if nobody asked."""
+        """Return the time before which the message may be purged, in seconds; below every time if no client asked."""
         ends = (end for named in naming(key) for end in self.ends.get(named, {}).values())
         return max(ends, default=-math.inf)
 
     def may_be(self, key: GroupKey) -> bool:
-        """Return True if somebody asked to purge the message."""
+        """Return True if a client asked to purge the message."""
         return self.until(key) > -math.inf
 
 

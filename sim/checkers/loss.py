@@ -191,7 +191,7 @@ class NoLoss(TopicChecker, DrainedChecker, PublishChecker):
             generation, from_ms, buried = max(of_nodes, default=(0, 0, 0))
             began = 0.0
             if 0 < generation == buried:
-                continue  # it is deleted, and nobody reads it
+                continue  # a deleted group has no reader
             if not self.kept and group in self.unmade:
                 continue  # payload that only this group kept was dropped while it was deleted
             if self._never_was(group):

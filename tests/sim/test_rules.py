@@ -15,7 +15,7 @@ from quorumq.core.partition.group import GroupView
 from sim.__main__ import main
 from sim.explorer.scenario import Budget, Scenario
 from sim.explorer.table import explore
-from sim.rules import HUNTED, RULES, Rule, patched, rule_named
+from sim.rules import EXPLORED, HUNTED, RULES, Rule, patched, rule_named
 from tests.sim.hunting import BOUND, find_seed, unused
 
 DOCS = Path(__file__).parents[2] / "docs"

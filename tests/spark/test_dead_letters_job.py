@@ -227,7 +227,7 @@ def test_no_dead_letters_are_a_whole_run(spark: SparkSession, tmp_path: Path) ->
 def test_dead_letters_are_as_many_files_as_they_have_days(spark: SparkSession, tmp_path: Path) -> None:
     before = spark.conf.get("spark.sql.adaptive.enabled")
     rows = [death(n, died_at=NOON - timedelta(days=n % 3), topic=f"t{n % 2}") for n in range(24)]
-    rows += [death(n, died_at=NOON.replace(year=1960 + n)) for n in range(40)]  # of a clock that jumps
+    rows += [death(n, died_at=NOON.replace(year=1960 + n)) for n in range(40)]  # the clock jumps
     dead_letters = t.deaths(frame(spark, rows), NOON).repartition(8)
     spark.conf.set("spark.sql.adaptive.enabled", "true")
     try:
