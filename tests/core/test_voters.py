@@ -224,6 +224,23 @@ def test_a_layout_with_other_voters_is_adopted_once_it_is_durable() -> None:
     assert context.catalogue.cluster.layout == same, "voters stay, so no vote depends on it"
 
 
+def test_a_request_that_voters_answer_in_another_epoch_waits_for_no_timeout() -> None:
+    """b has not adopted the layout yet, and d has to learn what its slot promised."""
+    cluster = grown("d")
+    create(cluster, "jobs")
+    cluster.drop = losing(unaware("b", "c"), to_nodes(m.ResyncReply, "d"))
+    cluster.submit("a", m.ChangeMembers("move-voter", "c", to="d"))
+    cluster.advance(4.0)
+    assert (voters(cluster, "a"), voters(cluster, "b")) == (("a", "b", "d"), ("a", "b", "c"))
+    assert not votes(cluster, "d")
+    key = cluster.submit("a", m.SetGroup("jobs", "g", "earliest"))
+    cluster.advance(0.1)
+    assert key not in cluster.replies
+    cluster.hear_all(1.0)
+    assert isinstance(cluster.replies[key], m.GroupReply)
+
+
+
 def test_an_emptied_node_waits_until_other_voters_are_chosen_or_not(rule: bool, without: Without) -> None:
     """a has told d, and is emptied; b and c have only accepted the layout. Then b adopts it, and tells d."""
     cluster = grown("d")

@@ -124,7 +124,7 @@ class RegisterRound(Round):
     Others may be asked, because replica sets need a majority, too, and have them as members.
     """
 
-    __slots__ = ("epoch", "mask", "voters")
+    __slots__ = ("all_voters", "epoch", "mask", "voters")
 
     def __init__(
         self, number: int, members: tuple[NodeId, ...], voters: tuple[NodeId, ...], epoch: int
@@ -132,7 +132,7 @@ class RegisterRound(Round):
         super().__init__(number, members)
         self.epoch = epoch
         self.voters = len(voters)
-        self.mask = self.bits_of(voters)
+        self.mask = self.all_voters = self.bits_of(voters)
         self.majority = majority_of(len(voters))
 
     def check_epoch(self, sender: NodeId, epoch: int) -> None:
@@ -142,6 +142,12 @@ class RegisterRound(Round):
         """
         if epoch != self.epoch:
             self.mask &= ~self.bits_of([sender])
+
+    @property
+    def is_overtaken(self) -> bool:
+        """Return True if too few voters are left in the epoch of the round, as others have answered in another one."""
+        silent = self.unreachable & ~self.bits_of(self.answered_by)
+        return self.mask != self.all_voters and (self.mask & ~silent).bit_count() < self.majority
 
     def is_counted(self, bits: int, node: NodeId) -> bool:
         return super().is_counted(bits & self.mask, node)

@@ -19,6 +19,7 @@ from quorumq.core import messages as m
 from quorumq.core.cluster import peer_groups
 from quorumq.core.cluster.catalogue import Catalogue
 from quorumq.core.cluster.peers import Peers
+from quorumq.core.cluster.rounds import RegisterRound
 from quorumq.core.cluster.state import NO_END, NodeConfig
 from quorumq.core.messages import effects as e
 from quorumq.core.messages import records as r
@@ -557,6 +558,8 @@ class NodeCore:
             round_ = pending.rounds[message.round]
             if round_.awaits(sender):  # a second copy counts no more
                 effects += pending.on_reply(context, sender, incarnation, message, now)
+                if type(round_) is RegisterRound and message.round in context.rounds and round_.is_overtaken:
+                    pending.on_overtaken(context, message.round, now)
         elif isinstance(message, m.HoldReply):
             replica = self.replicas.get(message.partition)
             if replica is not None and message.settled:

@@ -30,7 +30,7 @@ LASTING = frozenset(("heartbeat", "reclaim", "sync"))
 """Timers that always have something to do."""
 
 ABOUT: Final = {
-    "round": "rounds",
+    **dict.fromkeys(("round", "overtaken"), "rounds"),
     **dict.fromkeys(("advance", "gathered", "again"), "requests"),
     "forget": "given",
 }
@@ -105,6 +105,8 @@ class Timers:
                 self._kept(partition).storing.on_due(number, now)
             case ("round", number):
                 return context.rounds[number].on_timeout(context, number, now)
+            case ("overtaken", number):
+                return context.rounds[number].on_voters_changed(context, now)
             case ("advance" | "again", key) if waits and context.waits(context.requests[key], timer):
                 pass  # for its turn
             case ("again", key):
