@@ -53,8 +53,8 @@ class NewSegment(NamedTuple):
 
 @dataclass(eq=False)
 class Writer:
-    """The file that is written. Unusable after anything in it failed, because what the disk has is then unknown, and a
-    sync that succeeds later would prove nothing (the system may have dropped the pages).
+    """The file that is written. It is unusable after a failure: the disk's contents are then unknown, and a sync that
+    succeeds later would prove nothing, because the system may have dropped the pages.
     """
 
     disk: Disk
@@ -152,7 +152,7 @@ class Writer:
         self.disk.sync(handle)
 
     def begin(self, step: NewSegment) -> None:
-        """Begin a segment, durably, and let go what it makes useless; NoCapacity if nothing of it was begun."""
+        """Begin a segment, durably, and delete the files that it replaces; NoCapacity if nothing of it was begun."""
         if self._handle is not None:
             unsynced = self.take_unsynced()
             if unsynced is not None:
@@ -191,7 +191,7 @@ def take_out(buffers: list[Buffer], count: int) -> int:
 class Commit:
     """Records pending when `Journal.begin_commit` was called, on their way to the disk.
 
-    One that raised `NoCapacity` may be run again: what it has written, it does not write twice.
+    One that raised `NoCapacity` may be run again: it writes no record twice.
     """
 
     writer: Writer

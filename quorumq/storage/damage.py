@@ -32,7 +32,7 @@ class DamagedBatch(QuorumqError):
 class DamagedDirectory(StorageError):
     """Damage that is not confined to the body of a batch: `Journal.open` reads past it only when it is to salvage.
 
-    There is no ``advice`` if ``what`` says itself what to do, as an error does that came from elsewhere.
+    There is no ``advice`` if ``problem`` has its own remedy, as the text of another error.
     """
 
     code = "damaged-directory"

@@ -1,12 +1,12 @@
 """The only door between the journal and a disk.
 
-Why a port: what a queue promises about a crash is decided by the few calls below and by what a disk
-may do between them. `RealDisk` carries them out on a directory. `MemoryDisk` (sim) carries them out in
-memory and remembers what was never synced, so that tests and the simulator can take it away again:
-a crash tears writes, forgets files that were created or renamed, zeroes pages that were not written
-back yet; the hooks fail a sync, fill the disk, flip a bit.
+Why a port: the promises of a queue about a crash rest on the few calls below, and on the freedom of a disk
+between them. `RealDisk` carries them out on a directory. `MemoryDisk` (sim) carries them out in memory and
+knows the unsynced writes, so that tests and the simulator can take them away again. A crash tears writes,
+loses files that were created or renamed, and zeroes pages that were not written back yet. The hooks fail a
+sync, fill the disk, flip a bit.
 
-What a caller may rely on, and nothing more:
+A caller may rely on this, and nothing more:
 
 1. Bytes are durable once `sync` of their file returned, names once `sync_dir` returned. Before that
    any prefix of the bytes, with any of its pages zeroed, and any subset of the changes of names
@@ -168,7 +168,7 @@ class RealDisk:
         self._lock_fd = fd
 
     def _open_lock(self, flags: int) -> int:
-        """Open the lock's file, and nothing that stands in its place: what a link leads to is not ours to write to.
+        """Open the lock's file, and no link in its place: the file that a link leads to is not ours to write to.
 
         Raises:
             StorageError: something else stands there.

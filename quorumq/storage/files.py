@@ -111,7 +111,7 @@ class SegmentFiles:
         """Return bytes [start, stop) of a batch's body, once a commit has written it.
 
         Args:
-            check: read the whole body and compare its checksum first. Without, only what is wanted is read,
+            check: read the whole body and compare its checksum first. If False, only the requested bytes are read,
                 and the caller has to check the records' own checksums.
 
         Raises:

@@ -1,12 +1,12 @@
 """The node's durable memory, as the node's shell uses it.
 
-The log knows segments and offsets, the core knows batch numbers; this is what lies between: an index from number to
-position, and the batches that no commit has written yet, which are served from memory. What is appended, when a
-commit happens and what a snapshot holds is the caller's business.
+The log knows segments and offsets, the core knows batch numbers. The journal lies between: an index from number to
+position, and the batches that no commit has written yet, which are served from memory. The caller decides about
+appends, commits and the contents of a snapshot.
 
-How room comes back: the caller says which batches are not needed (`drop`). An older segment in which none is needed
-goes with the next roll. One in which few are needed is emptied first (`compact`): they are appended again, a little
-at a time, and their old places count no more. So a directory holds at most twice what is needed, and a few segments.
+How disk space comes back: the caller names the batches that are not needed (`drop`). An older segment without a needed
+batch is deleted at the next roll. If few of its batches are needed, `compact` appends these again, a little at a time,
+and their old positions count no more. So a directory takes at most twice the needed bytes, and a few segments.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def random_directory_id() -> int:
 
 
 class Journal(Log):
-    """A node's log and the batches in it, by number. Made by `open`; one thread, but for what a `Commit` does.
+    """A node's log and the batches in it, by number. Made by `open`; for one thread, except the work of a `Commit`.
 
     After `open`: build the core from `replayed`, `roll` with the core's snapshot, `commit`. Nothing else can be
     written before that.
@@ -55,8 +55,8 @@ class Journal(Log):
         directory: the id of the data directory, 64 random bits minted when it was made.
         location: number of its place: every start finds the same one, until the directory is copied.
         fresh: it was empty at this start.
-        salvaged: this start read past damage: what it gave is not all. `not_trusted` says of what kind, and goes on
-            saying so at later starts, which have all that this one gave.
+        salvaged: this start read past damage, so records may lack. `not_trusted` has the kind of damage, also at later
+            starts, which have all records of this one.
         damaged: batches whose body was found damaged by this start: not in `replayed`, not served.
         notes: findings of this start for the operator, in words (a cut tail, files deleted).
     """
@@ -176,8 +176,8 @@ class Journal(Log):
         """Begin a new segment; a commit brings it to the disk.
 
         Args:
-            snapshot: the records that rebuild everything the core has, batches aside, as of all that was
-                appended; or what gives them.
+            snapshot: the records that rebuild all that the core has after the last append, except batches; or a
+                function that returns them.
 
         Returns:
             A ticket, as `append` does.
@@ -318,9 +318,9 @@ class Journal(Log):
     def compact(self) -> tuple[int, ...]:
         """Copy some live batches out of the sparsest segment, so that its file can be deleted. Call it after a commit.
 
-        It copies about as much as that commit wrote. It leaves half of the reserve and room for two snapshots free, for
-        acks, and begins only with a segment whose copies fit, because what it frees comes after what it takes. When
-        everything is moved, `should_roll` says when a roll pays.
+        It copies about as much as that commit wrote. It leaves half of the reserve and space for two snapshots free,
+        for acks, and begins only with a segment whose copies fit, because space comes back after it was taken. When
+        everything is moved, `should_roll` returns True if a roll pays.
 
         Returns:
             Batches that turned out to be damaged: they were copied as they are, and are not served any more.

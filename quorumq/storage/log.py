@@ -6,10 +6,10 @@ for the batches in it and for nothing else.
 
 Promises:
 
-1. What `finish` reported durable is there after any crash, in order, and nothing that was not appended.
+1. Records that `finish` reported durable are there after any crash, in order, and none that was not appended.
 2. A torn tail is cut silently, and damage never is (replay.py).
 3. After a write or a sync that failed, every call raises `StorageError` (commit.py). The node stops; the next start
-   reads what is really there and writes it again.
+   reads the disk's contents and writes them again.
 
 A segment's first record lists the older segments that still count and how many bytes of each: that list detects
 missing or truncated files, and makes anything after those bytes void. After every start the first thing written
@@ -55,7 +55,7 @@ MARGIN_SHARE: Final = 16
 
 
 class Log:
-    """The records of one directory, from the first `roll` on: a new segment, with the snapshot of what was replayed.
+    """The records of one directory, from the first `roll` on: a new segment, with the snapshot of the replay.
 
     Args:
         disk: the directory, locked; `abandon` and `close` give it back.
@@ -369,7 +369,7 @@ class Log:
             self.abandon()
 
     def abandon(self) -> None:
-        """Give the directory back and write nothing: what a crash does, and what is left after a failure."""
+        """Give the directory back and write nothing, as a crash does, or after a failure."""
         self._writer.failed = self._writer.failed or f"the journal in {self._disk} is closed"
         self._disk.unlock()
 

@@ -1,9 +1,9 @@
 """The messages in the data directory of a node that is stopped.
 
 Why: after a disaster a directory may be all that is left, and the cluster that it belonged to gone. This reads it as
-a start of the node would, with the node's own core, so that what was acked, rewound or deleted means here what it
-means there; past damage as far as anything can be read; and message by message, as each has a checksum of its own.
-It writes nothing, and keeps what a node does in memory: of each batch its header, and of payload one message.
+a start of the node would, with the node's own core, so that acks, rewinds and deletions mean the same as there. It
+reads past damage as far as possible, and message by message, because each has a checksum of its own. It writes
+nothing, and keeps as much in memory as a node does: of each batch its header, and of payload one message.
 """
 
 from __future__ import annotations

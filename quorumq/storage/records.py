@@ -1,7 +1,7 @@
 """Type numbers of a journal's records on disk.
 
-Numbers below 16 belong to the journal itself (where a segment begins, where its snapshot ends, what it
-holds), numbers from 16 on are the core's records (core/messages/records.py). A number is never used for anything
+Numbers below 16 belong to the journal itself (the begin of a segment, the end of its snapshot, its
+contents), numbers from 16 on are the core's records (core/messages/records.py). A number is never used for anything
 else, and fields are only appended. docs/file-format.md lists them all; a test compares that list with this.
 """
 
@@ -23,7 +23,7 @@ from quorumq.wire.values import Decoders, encode_value
 class Earlier(NamedTuple):
     """An older segment that still counts: its first ``bytes`` bytes, which hold ``batches`` batches.
 
-    What lies behind ``bytes`` was never reported durable, or was written again into a younger segment.
+    Bytes behind these were never reported durable, or were written again into a younger segment.
     """
 
     segment: int

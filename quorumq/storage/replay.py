@@ -36,7 +36,7 @@ def torn_note(name: str, size: int, torn: Gap) -> str:
 class Replay:
     """A locked directory's newest segment, found or refused when this is made; then its records, by `records`.
 
-    It takes what `read_directory` takes.
+    The arguments are those of `read_directory`.
 
     Raises:
         DamagedDirectory: the begin of the newest segment is damaged, or files that count are missing.

@@ -1,10 +1,10 @@
 """A directory that was refused, read as far as it can be.
 
-Why: a directory with damage that is not confined to the body of a batch must not be voted from, because what it
-forgot is not known. But what it still has is worth keeping: a node that resyncs from its peers has less to fetch, and
-a partition with one replica has no peers. So everything on both sides of the damage is read, the small state of the
-older segments too (its newest copy may be what is damaged; records merge), the places that cannot be read are written
-down as holes, and the directory says, in every segment from then on, that it is not trusted.
+Why: a directory with damage that is not confined to the body of a batch must not be voted from, because its losses
+are not known. But its contents are worth keeping: a node that resyncs from its peers has less to fetch, and a
+partition with one replica has no peers. So everything on both sides of the damage is read, the small state of the
+older segments too, because its newest copy may be damaged, and records merge. Unreadable bytes are recorded as holes,
+and every segment from then on says that the directory is not trusted.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class _File:
 
 
 class Salvage(Replay):
-    """A `Replay` of what can be read. Nothing that the bytes of the directory hold is an error.
+    """A `Replay` of the readable bytes. No content of the directory is an error.
 
     The newest segment's tail is cut where it was torn, as ever. `records` gives small state of all segments, oldest
-    first, and never a CLEAN_STOP. ``position`` is never too low: what cannot be read counts as the most records that
-    may have been there.
+    first, and never a CLEAN_STOP. ``position`` is never too low: a hole counts as the most records that may have been
+    there.
     """
 
     def _find(self, finished: list[int], new_directory_id: Callable[[], int]) -> SegmentStart:
@@ -156,7 +156,7 @@ class Salvage(Replay):
         """Return bytes of a file, with zeros for the pages that the disk cannot read.
 
         Raises:
-            StorageError: it is not the disk: no permission, or no file descriptor, says nothing of what is there.
+            StorageError: it is not the disk: no permission, or no file descriptor, says nothing of the contents.
         """
         try:
             return self.disk.read(name, offset, length)

@@ -51,7 +51,7 @@ class Frame(NamedTuple):
 
 
 class Bad(NamedTuple):
-    """No valid record begins at ``offset``; ``reason`` says what is wrong with it."""
+    """No valid record begins at ``offset``; ``reason`` names the fault."""
 
     offset: int
     reason: str
@@ -92,7 +92,7 @@ class Scan:
 
         Args:
             newest: it has no successor, so its last write may be torn: a record of the tail comes once a younger one
-                says that it was durable, or at the end, and what was torn does not come.
+                says that it was durable, or at the end; a torn one does not come.
             holes: bytes to pass over, as {first: stop}.
         """
         undecided: deque[Frame] = deque()
@@ -144,7 +144,7 @@ class Scan:
         return frame.body_ok
 
     def gap(self, item: Frame | Bad) -> Gap:
-        """Return the bytes from what is no record, or reaches too far, to the next record."""
+        """Return the bytes from an invalid record, or one that reaches too far, to the next record."""
         after = self._first(item.offset + 1, lambda frame: True)
         stop = self.size if after is None else after.offset
         if isinstance(item, Bad):

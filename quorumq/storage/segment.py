@@ -25,7 +25,7 @@ from quorumq.core.values.limits import BATCH_BYTES_MAX, MIB
 from quorumq.storage.disk import Buffer
 
 FORMAT_VERSION = 1
-"""In every segment header, of what this software writes. It reads all versions up to this one and refuses newer ones.
+"""Version in every segment header that is written. Versions up to this one are read, and newer ones refused.
 docs/file-format.md says when it has to be raised."""
 
 MAGIC = b"qjR1"

@@ -62,7 +62,7 @@ class FoundBatch(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Segment:
-    """A segment that counts, and what of it is still needed."""
+    """A segment that counts, and its batches that are still needed."""
 
     bytes: int = 0  # how many of its bytes count, once nothing is appended to it any more
     batches: int = 0  # live batches: neither dropped nor moved, damaged ones included
@@ -125,10 +125,10 @@ class Segments:
         self.by_number[position.segment].put(number, position)
 
     def drop(self, number: int, position: BatchPosition) -> None:
-        """Batch ``number`` is not needed there any more. A segment without any goes with the next roll.
+        """Count a batch as not needed there any more. A segment without needed batches is deleted at the next roll.
 
-        Until that is committed its file stays, and what keeps the batch from coming back is the `BatchesDropped` or
-        `BatchMoved` that the caller appended.
+        Until that is committed its file stays. The `BatchesDropped` or `BatchMoved` that the caller appended keeps the
+        batch from coming back.
         """
         state = self.by_number[position.segment]
         assert state.batches > 0, f"segment {position.segment} has no live batch left"

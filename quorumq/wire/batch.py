@@ -50,7 +50,7 @@ HeaderValue = Union[bytes, str, int, float, bool, None]
 
 
 class Message(NamedTuple):
-    """The parts of one message: what the producer gives and the consumer gets, byte for byte."""
+    """The parts of one message. The consumer gets them as the producer gave them, byte for byte."""
 
     payload: bytes
     key: bytes | None = None

@@ -37,7 +37,7 @@ _SHOWN_MAX: Final = 60
 
 
 class BadValue(ValueError):
-    """Bytes or fields that are not what their type says. ``where`` names the type and field.
+    """Bytes or fields that do not fit their type. ``where`` names the type and field.
 
     Raised by this package's generic machinery; frames and messages turn it into `PeerError`, the journal into
     a damaged record. Never raised for a value that this package encoded.
@@ -128,8 +128,8 @@ def takes_long(data: bytes | bytearray | memoryview) -> bool:
     """Return True if ``data`` takes long to read: it has more than `CLIENT_HEADER_ITEMS_MAX` items, and each may
     become an object. Containers and their items count alike; the content of a string does not count.
 
-    It goes from head to head and makes nothing. Bytes outside the subset of CBOR that is read here end it: `load` says
-    what is wrong.
+    It goes from head to head and makes nothing. Bytes outside the subset of CBOR that is read here end it: `load` names
+    the fault.
     """
     at, stop, count = 0, len(data), 0
     if stop <= READ_AT_ONCE:

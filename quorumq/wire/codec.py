@@ -68,8 +68,8 @@ _ENCODERS: Final = Encoders(TYPE_OF)
 class UnknownMessage(PeerError):
     """A well-formed frame of a TYPE that this side does not know: the other side is newer.
 
-    The connection is sound. A node answers a request with `Failed` (code "unknown-message") and goes on; what
-    is not a request (``request`` 0) is skipped.
+    The connection is sound. A node answers a request with `Failed` (code "unknown-message") and goes on. It
+    skips other messages (``request`` 0).
     """
 
     code = Code.UNKNOWN_MESSAGE
@@ -81,7 +81,7 @@ class UnknownMessage(PeerError):
 
 
 class BadFields(PeerError):
-    """A frame of a known TYPE with a request number, and a field that is not what the TYPE says, or over a limit.
+    """A frame of a known TYPE with a request number, and a field of another type, or over a limit.
 
     Frames behind it can be read. A node answers it with `Failed` (code "usage"), which names field and value.
     """
@@ -120,7 +120,7 @@ def encode_message(
         request: the client's number of the request, in the request and in its reply; 0 between nodes.
         stamp: the sender's clock.
         read: gives the body bytes of a `Slice`: of its batch, from the end of record ``first - 1`` to the end
-            of record ``stop - 1``. Needed for slices of our own. What it raises passes.
+            of record ``stop - 1``. Needed for slices of our own. Its exceptions pass.
 
     Raises:
         TooLarge: the frame would be over a limit; nothing may be sent.

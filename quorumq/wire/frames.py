@@ -10,7 +10,7 @@ own.
 
 Promise: `FrameReader` never holds more than one frame and one chunk that was fed to it, both lengths are
 checked against core/values/limits.py, its buffer grows with the bytes that came and not with those that a prefix
-announces, and the first byte that cannot be the protocol's ends the connection with an error that says what was seen.
+announces, and the first byte that cannot be the protocol's ends the connection with an error that shows the bytes.
 Nothing here reads or writes a socket.
 """
 
@@ -218,7 +218,7 @@ _HTTP: Final = (b"GET ", b"POST", b"HEAD", b"PUT ", b"HTTP", b"OPTI", b"DELE", b
 
 
 def _hint(seen: bytes) -> str:
-    """Return what the bytes look like, and what to do about it."""
+    """Return the protocol that the bytes look like, and the remedy."""
     if seen.startswith(_HTTP):
         return ": this looks like HTTP; the other side wants another port"
     if seen[:2] == b"\x16\x03":

@@ -2,8 +2,8 @@
 
 HELLO from a node is answered by `Challenge`; the dialler answers that with `Proof`, and the other side with a `Proof`
 of its own, before `Welcome`. A proof is a keyed digest over all that was said so far, so that it is of use on no other
-connection and for no other HELLO, and over the role, so that it cannot be sent back. It says nothing about what comes
-later: only TLS keeps bytes under way from being changed.
+connection and for no other HELLO, and over the role, so that it cannot be sent back. It says nothing about later
+bytes: only TLS keeps these from being changed on the way.
 
 A secret may be one of several while it is changed (docs/operations.md): a node proves itself by its first one, and
 believes in any of them.

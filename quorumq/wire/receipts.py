@@ -1,13 +1,12 @@
 """Receipts as bytes that only this cluster can have made.
 
-A delivery gives the client a receipt, and any node of the cluster takes it back: the receipt itself says
-which hold it is of, so nodes need no table of receipts. What keeps a client from naming a hold that was
-never its own is a keyed digest over the bytes. The key is a secret of the cluster; the key number says which, while
-one takes the place of another.
+A delivery gives the client a receipt, and any node of the cluster takes it back: the receipt names its hold, so nodes
+need no table of receipts. A keyed digest over the bytes keeps a client from naming a hold that was never its own.
+The key is a secret of the cluster; the key number says which one, while one replaces another.
 
     format 01 | key number | digest, 16 bytes | CBOR of the Receipt
 
-Promise: `open_receipt` returns only what `signature` was given under one of its keys, and raises `BadReceipt`,
+Promise: `open_receipt` returns only receipts that `signature` signed under one of its keys, and raises `BadReceipt`,
 never anything else, for all other bytes. `read_receipt` believes the bytes: it is for clients, who have
 no secret and whose mistake would be refused by the node.
 """
@@ -129,7 +128,7 @@ def check_session(producer_id: ProducerId, signature: bytes, *, keys: Mapping[in
     """Refuse a client that did not get the session: it would take another producer's numbers, or end them.
 
     Raises:
-        BadReceipt: the session is another client's, or the producer id is no session's; says what to do.
+        BadReceipt: the session is another client's, or the producer id is no session's. Names the remedy.
     """
     if producer_id.node in (DERIVED, NAMED):
         raise BadReceipt(

@@ -1,8 +1,8 @@
 """Limits of one request of a client, checked before anything is done for it.
 
-These limits are well below those of a frame: what a request grows into for the peers and for the journal has to fit
-one, too. Between nodes each record of a dead letter has its letter in it, so a letter counts once for each span that it
-is for.
+These limits are well below those of a frame: a request has to fit one also in its longer forms for the peers and for
+the journal. Between nodes each record of a dead letter has its cause in it, so a cause counts once for each of its
+spans.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def check_header(header: bytes | memoryview) -> None:
 
 
 def check_request(message: Any) -> None:
-    """Refuse what asks for too much: TooLarge with the limit, and what to do."""
+    """Refuse a request that asks for too much: TooLarge with the limit and the remedy."""
     if isinstance(message, m.Metadata | m.Fetch):
         _limit(len(message.topics), limits.NAMES_PER_REQUEST_MAX, "names of topics")
         _limit(sum(map(is_pattern, message.topics)), limits.PATTERNS_PER_REQUEST_MAX, "patterns of names")

@@ -143,10 +143,10 @@ _NEEDS: Final[dict[type, Callable[[Any, NameOf], Iterable[Need]]]] = {
 
 
 def check_rights(client: Client, request: Any, name_of: NameOf) -> None:
-    """Refuse what a client may not do.
+    """Refuse a request for which the client has no right.
 
     Raises:
-        Unauthorized: a right is missing: names it and its topic or group, and says where rights are given.
+        Unauthorized: a right is missing. Names it, its topic or group, and the file of rights.
         NotFound: the right is not known here, because the topic is not.
     """
 

@@ -1,4 +1,4 @@
-"""Maps whose keys the protocol does not know: what a status tells."""
+"""Maps whose keys the protocol does not know: the facts of a status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TLS on top of any stream of bytes: what both ends of a connection have in common.
+"""TLS on top of any stream of bytes: the common part of both ends of a connection.
 
 The work is done by `ssl.SSLObject`, which knows bytes and no sockets, so that a step of a node stays synchronous.
 Each of its calls takes a microsecond or two at any size, and one that reads brings one record, of 16 KiB at most.

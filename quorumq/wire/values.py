@@ -362,7 +362,7 @@ class _Maker:
         return [*lines, f"{var} = new({self._name(cls)}, ({''.join(of + ', ' for of in got.values())}))"]
 
     def _as_it_comes(self, hint: Any, value: object, owner: str, field: str) -> object:
-        """Return what a decoder is given for a field with this value."""
+        """Return the input of a decoder for a field with this value."""
         if value is None:
             return None
         source = joined(self._chunks(hint, "x", owner, field))
