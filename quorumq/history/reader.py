@@ -46,7 +46,7 @@ def read_history(
 ) -> Iterator[Row]:
     """Yield the lines of these files, one file after the other, each checked.
 
-    A last line without its newline is the mark of a killed writer and is left out.
+    If the last line has no newline, its writer was killed, and the line is left out.
 
     Args:
         paths: files in any order; those that end in .gz are unpacked.

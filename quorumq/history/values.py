@@ -26,7 +26,7 @@ LABEL_DELETIONS_MAX: Final = 1000
 def label_after(name: str, deletions: int) -> str:
     """Return the label of a topic whose name was deleted ``deletions`` times before.
 
-    It serves for a topic about which no more is known; `topic_label` serves for any other.
+    It serves if no more is known of the topic; else `topic_label` does.
     """
     return f"{name}#{deletions}" if deletions else name
 
