@@ -78,11 +78,11 @@ ALLOWED_RATES: Final[dict[str, dict[str, float]]] = {
     "what": {
         "quorumq/core": 2.7,
         "quorumq/client": 3.8,
-        "quorumq/node": 5.5,
+        "quorumq/node": 0.3,
         "quorumq/storage": 0.2,
         "quorumq/wire": 0.2,
         "quorumq/cli": 0.6,
-        "quorumq/lab": 5.5,
+        "quorumq/lab": 0.3,
         "quorumq/history": 1.2,
         "quorumq/audit": 0.8,
         "quorumq/testing": 2.4,

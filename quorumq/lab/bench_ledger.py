@@ -1,4 +1,4 @@
-"""Check that a benchmark measured what it was meant to measure.
+"""Check that a benchmark measured a queue that works.
 
 A queue that loses one message in a thousand, or delivers half of them twice, can be very fast. So every
 message of a benchmark has its producer, its number, and its time, under a digest of its whole payload. A

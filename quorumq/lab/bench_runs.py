@@ -275,12 +275,12 @@ def tenths(points: Sequence[tuple[float, int]]) -> list[float]:
 
 
 def by_tenth(timeline: Sequence[tuple[float, int]]) -> list[int]:
-    """Return messages a second in each tenth of what was done."""
+    """Return messages a second in each tenth of the run."""
     return [round(timeline[-1][1] / 10 / seconds) for seconds in tenths(timeline)]
 
 
 def cpu_by_tenth(processor: Sequence[tuple[float, int]]) -> list[float]:
-    """Return microseconds of processor time a message in each tenth of what was done."""
+    """Return microseconds of processor time a message in each tenth of the run."""
     return [round(1e6 * seconds / (processor[-1][1] / 10), 1) for seconds in tenths(processor)]
 
 

@@ -25,7 +25,7 @@ from quorumq.lab.bench_ledger import Payloads, VerificationFailed, runs_of
 
 GROUP: Final = "bench"
 REPORT_S: Final = 0.05
-"""Time between a consumer's reports of what it settled, in seconds."""
+"""Time between a consumer's reports of its settled messages, in seconds."""
 
 SAMPLE: Final = 4
 """Messages per latency that is kept."""

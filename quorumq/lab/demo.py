@@ -1,8 +1,8 @@
 """A cluster loses a node and a worker in the middle of real work, and no message.
 
 Everything is real: three node processes on loopback, three worker processes that parse Python source, SIGKILL for
-a node that holds messages, SIGSTOP for a worker that works on some. The result is judged from what the processes
-wrote down (demo_verdict.py), and a demo in which the faults did not happen fails as one that lost a message does.
+a node that holds messages, SIGSTOP for a worker that works on some. The result is judged from the histories of the
+processes (demo_verdict.py), and a demo in which the faults did not happen fails as one that lost a message does.
 
 Promises: it needs nothing but quorumq and works from any directory without a network. All that it started is
 stopped when it ends, by Ctrl-C too. Without --keep nothing is left behind.
@@ -47,8 +47,8 @@ from quorumq.storage.segment import NAME_SUFFIX
 def demo(lines: Path | None, keep: Path | None, as_json: bool) -> None:
     """Watch a cluster lose a node and no message. Takes about half a minute.
 
-    Three nodes store the Python source of this installation; three worker processes parse it and reject what does
-    not parse to the dead letters. In the middle of it a worker is stopped (SIGSTOP) for longer than its holds, and a
+    Three nodes store the Python source of this installation; three worker processes parse it, and make files that
+    do not parse dead letters. In the middle of it a worker is stopped (SIGSTOP) for longer than its holds, and a
     node that holds messages, and that messages are being published through, is killed (SIGKILL) and started again.
     Then every message is accounted for.
 

@@ -1,7 +1,7 @@
 """Messages that the demo publishes.
 
 The input is real and on every machine: the Python source of the installation that runs the demo. A worker that
-parses it does real work, most of it succeeds, and what fails fails for reasons of its own. A bare Debian Python
+parses it does real work, most of it succeeds, and failures have reasons of their own. A bare Debian Python
 has 668 files and none that fail, so a few malformed ones come along; they are marked, and reported apart.
 
 Promises: the same installation gives the same messages in the same order; every message is below the limit of

@@ -56,7 +56,7 @@ DOWN_FOR_S: Final = 2.0
 POLL_S: Final = 0.1
 STATUS_EVERY_S: Final = 0.4
 PATIENCE_S: Final = 900.0
-"""Time in seconds after which the demo gives up and says what is missing. It takes half a minute on an idle machine."""
+"""Time in seconds after which the demo gives up and names the missing messages. An idle machine takes half a minute."""
 
 QUARANTINE_PATIENCE_S: Final = HOLD_S * 1.02 + 60.0
 WORKER_STOP_S: Final = 60.0
@@ -331,7 +331,7 @@ class Run:
     # -------------------------------------------------------------------------- the end
 
     def _stop_workers(self, patience: float = WORKER_STOP_S) -> None:
-        """SIGTERM the workers, which finish what they hold; kill them after ``patience`` seconds. Safe to repeat."""
+        """SIGTERM the workers, which finish their messages; kill them after ``patience`` seconds. Safe to repeat."""
         end((worker.process for worker in self.workers.values()), patience)
 
     def _check(self, expected: int) -> Verdict:

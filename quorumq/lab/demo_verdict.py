@@ -133,7 +133,7 @@ class Account:
         return len(self.acks) + len(self.rejected)
 
     def settled(self) -> int:
-        """Return the number of published messages that were acked or rejected so far, by what the workers wrote."""
+        """Return the number of published messages acked or rejected so far, by the histories of the workers."""
         return sum(key in self.acks or key in self.rejected for key in self.published)
 
     def held_by(self, who: str, now: float) -> int:
@@ -211,7 +211,7 @@ class Verdict:
         return not broken and not self.missing
 
     def as_json(self) -> dict[str, Any]:
-        """Return one object of plain values: what `--json` prints."""
+        """Return one object of plain values, for `--json`."""
         return asdict(self) | {"passed": self.passed}
 
 

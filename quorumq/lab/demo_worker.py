@@ -1,12 +1,12 @@
 """One of the demo's workers: takes source, parses it, acks it or gives it up.
 
 A process of its own, started by demo.py, because the demo stops it with SIGSTOP. It works like any consumer
-that fetches by hand: take a batch, do the work, ack what succeeded, dead-letter what failed. It does not extend its
-holds and does not look at its deadlines, so that the demo shows what happens to one that overruns them: its acks
-come late and say so.
+that fetches by hand: take a batch, do the work, ack successes, dead-letter failures. It does not extend its
+holds and does not look at its deadlines, so that the demo shows a worker that overruns them: its acks come late and
+say so.
 
-Everything it asks and hears is in its history at once (docs/history.md): a line is in the file before the request
-is sent that it tells of. It ends at SIGTERM, after its batch.
+Its requests and their answers are in its history at once (docs/history.md): a line is in the file before its request
+is sent. It ends at SIGTERM, after its batch.
 """
 
 from __future__ import annotations

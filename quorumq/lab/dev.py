@@ -72,11 +72,11 @@ def dev(
     """Run a cluster of real node processes on this machine until Ctrl-C.
 
     Publishing to a topic creates it here, and the other commands find the cluster by themselves unless --port
-    is given. The nodes are ordinary processes, so kill one to see what happens: its messages stay available, and
-    when nodes are killed `quorumq dev` tells so and goes on. Their logs are in the directory that it prints, which
-    stays where the cluster does not start, or a node ended by itself.
+    is given. The nodes are ordinary processes, so you may kill one: its messages stay available, and
+    `quorumq dev` says so and goes on. Their logs are in the directory that it prints, which stays if the cluster does
+    not start, or if a node ended by itself.
 
-    What it prints comes once the cluster serves. A script that starts it in the background waits with another one:
+    It prints the addresses once the cluster serves. A script that starts it in the background waits with another one:
     `quorumq dev & quorumq dev --wait && ...`, with the same --nodes, --port and --topic. If the cluster does not
     serve in time, the exit code is 69.
     """

@@ -1,7 +1,7 @@
 """Processes that end when this one does, however it ends.
 
 A second process of a few lines reads from a pipe which processes run. Only this process has the other end, so the
-system closes it when this process is gone, by `kill -9` too, and the second process then kills what still runs.
+system closes it when this process is gone, by `kill -9` too, and the second process then kills those that still run.
 
 Why not PR_SET_PDEATHSIG: it is Linux's alone, and it comes when the *thread* ends that started the child, while nodes
 are also started from threads that come and go. Why not a pipe in each child: one that is stopped watches nothing.
@@ -40,7 +40,7 @@ for pid in held:
 
 
 END_S: Final = 5.0
-"""Time in seconds that the watcher may take to kill what is left."""
+"""Time in seconds that the watcher may take to kill the rest."""
 
 
 class _Watcher:
@@ -73,7 +73,7 @@ class _Watcher:
             self._process.stdin.write(line.encode())
 
     def _end(self) -> None:
-        """Have it kill what is left. It hears no end while a child that was forked has the pipe, too."""
+        """Have it kill the rest. It sees no end while a child that was forked has the pipe, too."""
         assert self._process is not None
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.communicate(timeout=END_S)

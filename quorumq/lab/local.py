@@ -1,8 +1,8 @@
 """A real cluster on this machine, for `quorumq dev`, the demo, the benchmarks and tests.
 
 Every node is a process of its own, `python -m quorumq.node --config node.toml`, on a loopback port, with a
-directory, a configuration file and a log of its own. Nothing here knows how a node works inside: it does to nodes
-what an operator or an accident can do, with signals.
+directory, a configuration file and a log of its own. Nothing here knows how a node works inside: it treats nodes
+as an operator or an accident can, with signals.
 
 Promises: all that was started here is stopped when the `with` block ends, by process id, and killed when the process
 that started it ends in any other way (leash.py). A node that dies while it is awaited is reported with the end of its
@@ -59,7 +59,7 @@ class NodeDied(QuorumqError):
 
 
 class NotReady(QuorumqError):
-    """The nodes run, and did not become ready in time. The text says what each of them lacks."""
+    """The nodes run, and did not become ready in time. The text names the lacks of each."""
 
     code = "not-ready"
     exit_code = 69
@@ -87,7 +87,7 @@ class LocalCluster:
         hold_time_max: seconds, the longest hold; also nearly the length of a quarantine after a crash.
         history: True if each node writes a history of its protocol messages, `history_path(name)`.
         settings: more lines for every node.toml, by name, for example ``{"sync_interval": 0.5}``.
-        tell: called every few seconds of a wait for nodes, with what each of them lacks; in another thread if the
+        tell: called every few seconds of a wait for nodes, with the lacks of each; in another thread if the
             wait is a twin ``…_async``.
     """
 
@@ -272,7 +272,7 @@ class LocalCluster:
 
         Raises:
             NodeDied: one of them ended meanwhile; with the end of its log.
-            NotReady: not in time; with what each lacks.
+            NotReady: not in time; with the reason for each.
         """
         if names is None:
             names = [name for name in self.nodes if name in self._processes and name not in self._paused]
@@ -428,7 +428,7 @@ def lack(
     connected: bool,
     quarantine: bool,
 ) -> str:
-    """Return what the node ``name`` at ``address`` lacks to be ready, in words; "" if nothing.
+    """Return the reason, in words, for which the node ``name`` at ``address`` is not ready; "" if it is.
 
     It has to answer within ``probe`` seconds. If ``connected``, it must be trusted and to see all
     of ``names``. If ``quarantine``, it has to be out of it.

@@ -21,7 +21,7 @@ ListensFor = Literal["all", "clients", "peers"]
 
 
 OPERATOR_SLOTS: Final = 8
-"""Connections beyond ``connections_max`` that are left for operators: what fills the table may need them."""
+"""Connections beyond ``connections_max`` that are left for operators, who may have to mend a full table."""
 
 
 def is_operator(credentials: Credentials | None, software: str) -> bool:

@@ -17,8 +17,8 @@ PENDING_BYTES_MAX: Final = 64 * MIB
 """Most bytes that wait for a commit; above it no connection is read."""
 
 SPACE_CHECK_BYTES: Final = 1 * MIB
-"""Appended bytes after which the disk is asked for its room. It is asked every second too, and while it is full after
-every commit. What others write meanwhile has to fit into the reserve."""
+"""Appended bytes after which the disk is asked for its free space. It is asked every second too, and after every
+commit while it is full. Bytes that other programs write meanwhile have to fit into the reserve."""
 
 
 class Connection(Protocol):

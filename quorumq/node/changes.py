@@ -2,7 +2,7 @@
 
 The line comes with the answer, and has it. Lines of changes, ``change``, are never held back, so that no client can
 keep another client's out of the log. A refused request changes nothing: those lines, ``change_refused``, have a limit
-for each client (node/logs.py). A request that repeats what is there already changes nothing either, and has no line.
+for each client (node/logs.py). A request that repeats the present state changes nothing either, and has no line.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Changes:
 
 
 def is_there(request: Any, catalogue: Catalogue) -> bool:
-    """Return True if a request changes nothing: it reads, or makes what is there, as clients may ask repeatedly."""
+    """Return True if a request changes nothing: it reads, or asks for the present state, as clients may repeatedly."""
     match request:
         case m.CreateTopic():
             return catalogue.topic_named(request.name) is not None

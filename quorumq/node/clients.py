@@ -74,11 +74,11 @@ def read_clients(path: str | os.PathLike[str], *, empty: bool = False) -> dict[s
     """Read a file of clients.
 
     Args:
-        empty: take a file that names no client as it is. Otherwise it has to say that it means that: what a copy has
-            just begun to write is empty, and valid.
+        empty: accept a file that names no client. Otherwise it has to say so by `revoke_all`, because a file that a
+            copy has just begun to write is empty, and valid.
 
     Raises:
-        UsageError: it cannot be read, or has an error: names it, and says what to do.
+        UsageError: it cannot be read, or has an error. Names it, and the remedy.
     """
     try:
         with open(path, "rb") as file:
@@ -361,10 +361,10 @@ class Credentials:
         return self._usage
 
     def allow(self, request: Any, catalogue: Catalogue) -> None:
-        """Refuse what the client may not do, by the file as it is now.
+        """Refuse a request for which the client has no right, by the file as it is now.
 
         Raises:
-            Unauthorized: says what is missing.
+            Unauthorized: names the missing right.
             NotStored: this node cannot say.
         """
         if unknown := self.problem():
@@ -386,13 +386,13 @@ class Credentials:
         self.usage.begin(self.client, request, size, self.clock())
 
     def check(self, request: Any, catalogue: Catalogue, new_producer_ids: Begun) -> Any:
-        """Refuse what the client may not do, or not now.
+        """Refuse a request for which the client has no right, or no quota left.
 
         Returns:
             the request as it is to be carried out.
 
         Raises:
-            Unauthorized: says what is missing.
+            Unauthorized: names the missing right.
             Busy, TooLarge: it is beyond a quota.
         """
         self.allow(request, catalogue)

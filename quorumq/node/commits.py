@@ -3,8 +3,8 @@
 One thread of the node's own waits for fsyncs, so that the loop does not. It is not borrowed for each commit, because
 a commit then starts from inside the step that needs it and ends in a callback on the loop. Handing it over still
 costs two wake-ups, a good part of the time of a single message. So if the disk is fast and has had a rest, the loop
-waits itself: what arrives meanwhile waits for less than `HERE_S`, and the loop stands still for a fifth of the time at
-most. The loop waits for a disk that becomes slow once.
+waits itself: events that arrive meanwhile wait for less than `HERE_S`, and the loop stands still for a fifth of the
+time at most. The loop waits for a disk that becomes slow once.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ class Committer:
         return True
 
     def _finished(self, commit: Commit, error: BaseException | None, seconds: float) -> None:
-        """On the loop: the disk has it, or has refused. What waited for it may be said now, or never."""
+        """On the loop: the disk has it, or has refused. Answers that waited for it may be sent now, or never."""
         self._end_writer()
         if isinstance(error, NoCapacity) and not self.shell.has_failed:
             self._stall()
@@ -189,7 +189,7 @@ class Committer:
         self.shell.driver.commit_all()
 
     def mark_if_quiet(self) -> None:
-        """Mark what is durable, if nothing was since the last call: once for each pause between writes."""
+        """Mark the durable records, if none was written since the last call: once for each pause between writes."""
         quiet, self._durable_before = self.store.durable == self._durable_before, self.store.durable
         if quiet and not self.shell.silent and self.store.is_unmarked:
             self.store.mark()

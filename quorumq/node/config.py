@@ -1,7 +1,7 @@
 """Configuration of a node, from one TOML file.
 
 Why by hand around msgspec: an operator who made three mistakes should hear of three, each by the name of its key,
-with the value and what to do, and a misspelt key should name the right one. A node with an uncertain
+with the value and the remedy, and a misspelt key should name the right one. A node with an uncertain
 configuration does not start: guessing about quorums or directories is how data is lost.
 
 docs/operations.md lists every key; a test compares the two.
@@ -49,7 +49,7 @@ BYTES_MAX: Final = 1 << 50
 """More than any machine has, and less than any counter of the system takes."""
 
 SEGMENT_BYTES_MAX: Final = 1 << 30
-"""A start reads the newest segment whole, and what is deleted gives back its room by segments."""
+"""A start reads the newest segment whole, and space comes back by whole segments."""
 SecondsOrZero = Annotated[float, Meta(ge=0, le=SECONDS_MAX)]
 
 
@@ -58,7 +58,7 @@ NOT_TOML: Final = (ValueError, RecursionError)
 
 
 class ConfigError(UsageError):
-    """The configuration cannot be used. The text names every key that is wrong, and what to do about each."""
+    """The configuration cannot be used. The text names every wrong key, and the remedy for each."""
 
     code = "config"
     exit_code = 78

@@ -7,7 +7,7 @@ other.
 Bounds, per client: the number of requests under way, and their bytes; beyond either nothing more is read until
 something is answered. A request counts until its reply is in the socket or in front of it. Replies wait as values.
 They are encoded, and their bodies read, only when everything before them has left. So a client that asks and never
-reads costs its requests, one encoded reply, and what the kernel keeps.
+reads costs its requests, one encoded reply, and the buffer of the kernel.
 
 A FETCH's reply was checked against its deadline in the step that made it. If it has to wait for the client to
 read, it is not sent late: it is given back (`Unsent`), and the client gets an error that says to ask again.
@@ -256,7 +256,7 @@ class Inbound:
         return False
 
     def clients_changed(self) -> None:
-        """Hang up on a client that may not be here any more, or may not have what it waits for."""
+        """Hang up on a client that has lost the right to be here, or to the answer that it waits for."""
         if self.credentials is None:
             return
         waits = [request for _, _, request in self._open.values() if isinstance(request, m.Fetch)]
@@ -286,7 +286,7 @@ class Inbound:
     async def _prove(self, hello: Frame, request: int) -> bool:
         """Have the node that dialled show that it knows the cluster's secret, and show it in return.
 
-        The core hears of a HELLO only then: what that says would be taken over.
+        The core gets a HELLO only then, because it adopts the contents.
         """
         node = self.node
         challenge = fresh_nonce()
@@ -546,7 +546,7 @@ class Inbound:
     def _refuse(
         self, key: int, number: int, reply: m.ClientReply, refusal: m.Failed
     ) -> list[bytes | memoryview]:
-        """Send ``refusal`` instead of ``reply``, which could not be encoded; what it delivered is given back."""
+        """Send ``refusal`` instead of ``reply``, which could not be encoded; its deliveries are given back."""
         if isinstance(reply, m.FetchReply):
             self.node.trace.given_back(reply, refusal.detail)
             self.node.feed(Unsent(key))

@@ -31,7 +31,7 @@ COUNTS: Final = {
     "requests_beyond_quota": "Requests of clients that were told to wait.",
     "messages_not_sent": "Messages to peers that could not be encoded.",
 }
-"""Everything that is counted by name, and what it is."""
+"""Every count, with its meaning, by name."""
 
 
 @dataclass(eq=False)

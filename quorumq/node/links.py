@@ -2,7 +2,7 @@
 
 Everything this node says to a peer goes over the connection that this node dialled, replies included; the peer's
 words come on the one that it dialled. So a link is between two incarnations, and when it breaks nothing of it is
-taken over: the protocol repeats what matters.
+taken over: the protocol repeats all that matters.
 
 A link's queue is bounded by bytes. Beyond the bound a message is dropped and counted, which the protocol takes as it
 takes any lost message; blocking here would let one slow peer stop this node.

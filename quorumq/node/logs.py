@@ -1,10 +1,10 @@
 """Log of a node, for its operator.
 
 One line per thing that happened, as JSON or for a terminal, on standard error. Each kind of line is limited by
-itself, so that ten thousand broken connections cannot hide the one disk that fails; how many were held back is
-said with the next line of that kind. Changes are never held back: what one client does must not hide what another one
-did. A line that cannot be written is lost: the disk that is full may be the one
-that the log is on, and its reader may be gone, and neither may stop a node.
+itself, so that ten thousand broken connections cannot hide the one disk that fails; the next line of that kind has the
+number of those held back. Changes are never held back, because those of one client must not hide those of another one.
+A line that cannot be written is lost: the full disk may be that of the log, or its reader may be gone, and neither may
+stop a node.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""The node's core, driven: what its effects mean for sockets and files, and timers.
+"""The node's core, driven: its effects on sockets and files, and timers.
 
 Why there is no inbox: everything runs on one event loop, and `Node.feed` is synchronous. A connection that has read
-a message feeds it, the core steps, its effects are carried out, and what there is to send is in the sockets when
+a message feeds it, the core steps, its effects are carried out, and all messages to send are in the sockets when
 `feed` returns. No task is woken in between, nothing queues up, and a connection reads no further before its
 last message was dealt with.
 
 When an effect is carried out is decided in quorumq/driver.py. After a failed commit `failed` is set first, and from
-then on nothing is sent to anyone: not what waited for that commit, and not what was queued before it.
+then on nothing is sent to anyone, neither answers that waited for that commit nor those queued before it.
 
-Nothing here knows what a HOLD or a majority is.
+This module has no notion of a HOLD or a majority.
 """
 
 from __future__ import annotations
@@ -275,7 +275,7 @@ class Node:
             self._dirty.pop(id(item)).flush()
 
     def flush(self) -> None:
-        """Send what was queued, unless the node is silent."""
+        """Send the queued messages, unless the node is silent."""
         if self.driver.silent:
             self._dirty.clear()
         while self._dirty:  # messages lost by it may feed back
@@ -507,7 +507,7 @@ class Node:
             self.feed(e.MemoryFull(""))
 
     async def watch(self) -> None:
-        """Every second look at memory, disk and files, mark what is durable, and flush. Runs until cancelled."""
+        """Every second look at memory, disk and files, mark the durable records, and flush. Runs until cancelled."""
         while True:
             self.committer.retry()
             self._check_space()

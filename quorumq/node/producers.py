@@ -1,4 +1,4 @@
-"""Clients whose time of day is not this node's, by what they publish: for the log and for `quorumq status`.
+"""Clients whose publish times are not of this node's time of day: for the log and for `quorumq status`.
 
 A producer's time of day decides only the position of a group that was rewound to a time. So this is for people: it is
 in memory, and a start begins with nothing. Bounds: the number of clients is limited, and those that were looked at

@@ -67,8 +67,8 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True):
             for `DELAY_MAX_DEFAULT_S`.
         topics: most topics to which it has a right, those under way included, if it makes more.
         groups: most groups to which it has a right, counted in the same way.
-        producer_ids_per_s: sessions, derived producer ids and names that begin in a partition by what one node takes of
-            it.
+        producer_ids_per_s: sessions, derived producer ids and names that begin in a partition by its publishes to one
+            node.
     """
 
     requests_per_s: Rate | None = None
@@ -114,7 +114,7 @@ class Bucket:
         self.level -= cost
 
     def charge(self, cost: float, now: float) -> None:
-        """Spend it, though it may not be there, but for what would not have come for long."""
+        """Spend it, also if it is not there, but for an amount that would take too long to come."""
         self._refill(now)
         self.level = max(self.level - cost, min(self.level, -self.rate * DEBT_S))
 
@@ -227,7 +227,7 @@ class Usage:
         now: float,
         new_producer_ids: Begun | None = None,
     ) -> Any:
-        """Count what a request takes and makes, or refuse it.
+        """Count the messages and registers that a request takes and makes, or refuse it.
 
         Args:
             request: a request of clients, its receipts opened, to which it has the right.
@@ -237,7 +237,7 @@ class Usage:
             the request as it is to be carried out: a FETCH asks for no more than there may be unsettled.
 
         Raises:
-            Busy: it has too much unsettled, or begins too many producer ids: says when to ask again.
+            Busy: it has too much unsettled, or begins too many producer ids. Names the time to ask again.
             TooLarge: there would be more topics or groups than it may have, or it puts messages off for too long.
         """
         self._check_delay(client, request)
@@ -323,7 +323,7 @@ class Making:
         registers: Mapping[Any, object],
         now: float,
     ) -> None:
-        """Count what a request would make, or refuse it.
+        """Count the registers that a request would make, or refuse it.
 
         Args:
             there: number of those there that count.

@@ -1,7 +1,8 @@
 """One node process, from its configuration to its exit code.
 
 The order of a start is the protocol's: read the journal, make this start durable, and only then listen and dial.
-The order of a stop too: take nothing new, finish what is nearly done, fall silent, journal the holds, sync, exit.
+The order of a stop too: take nothing new, finish requests that are nearly done, fall silent, journal the
+holds, sync, exit.
 A failed fsync skips all of that: the node falls silent in the very step that hears of it.
 
 Exit codes: 0 stopped cleanly; 70 a bug; 74 the disk or the data directory; 78 the configuration, or another node
@@ -332,7 +333,7 @@ def boot_number(boot_id: str) -> int:
 
 
 def _check_others_can_help(core: NodeCore, damage: str) -> None:
-    """Refuse to go on from a damaged directory, by StorageError, if no other node knows what it lost."""
+    """Refuse to go on from a damaged directory, by StorageError, if no other node knows the lost records."""
     alone = sorted({each.topic.name for each in core.replicas.values() if each.members == (core.state.me,)})
     others = len(core.catalogue.cluster.present) > 1
     if others and not alone:
@@ -458,7 +459,7 @@ class Service:
         self._stop.set()
 
     async def _finish(self) -> None:
-        """Do the clean part of a stop: answer what can be answered soon, fall silent, and journal the holds."""
+        """Do the clean part of a stop: answer requests that end soon, fall silent, and journal the holds."""
         node = self.node
         node.capacity.paused = True
         for inbound in list(self._inbound.values()):

@@ -1,11 +1,11 @@
-"""Shares of the loop: each client begins a share in one turn, and what it has sent beyond that stays unread.
+"""Shares of the loop: each client begins a share of its requests in one turn, and the rest stays unread.
 
 A node has one loop. Without shares a client with many connections puts thousands of small requests in front of all
 others. A client is a name of the clients file, or else an address, so more connections are no larger share. A request
 costs by the size of its frame, refused or not: a refused one was read as well.
 
 The connections of a client that has used up its share wait in its line, and its bytes wait in the kernel, which slows
-it down and no other client. A turn of the loop reads what came from all others first. A request that costs more than
+it down and no other client. A turn of the loop reads the requests of all others first. A request that costs more than
 a share, as a large batch, is begun whole. Its client rests afterwards: a while of that length is for the others.
 """
 
@@ -43,7 +43,7 @@ of each, and keeps it."""
 
 REST_S: Final = 250e-6
 """Seconds that a client rests for each small request's worth beyond its share, while others are there. That is some
-times what the work takes, and bounds a producer of large batches to 65 MB a second then."""
+times the time of the work, and bounds a producer of large batches to 65 MB a second then."""
 
 
 def price(header: int, body: int) -> int:

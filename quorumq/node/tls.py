@@ -1,6 +1,6 @@
 """TLS behind the node's transports, and certificates that change while it runs.
 
-`TlsTransport` is one more transport, around another. What it was given and has encrypted may wait for room below it:
+`TlsTransport` is one more transport, around another. Encrypted bytes may wait for space below it:
 that is one chunk at most, and a byte of it counts as not sent until all of it is, so that `Outflow` comes back. A frame
 counts as begun, then, no later than its second byte, and one byte is no frame.
 """

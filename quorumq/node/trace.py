@@ -98,7 +98,7 @@ class Trace:
     def found(self, replicas: Iterable[Replica]) -> None:
         """Write that a start has found these replicas' messages in its directory, and fsynced them.
 
-        A process that is killed before an fsync leaves what it wrote, and no line that says so.
+        A process that is killed before an fsync leaves its writes, and no line that says so.
         """
         for replica in replicas if self.on else ():
             spans = replica.batches.present.items()
@@ -241,7 +241,7 @@ Delivered = tuple[str, PartitionId, str, int, int, Owner, int, list[Span]]
 
 
 def _deliveries(reply: FetchReply) -> list[Delivered]:
-    """Return the deliveries of a reply, one for each attempt of each owner: a line costs what a span costs."""
+    """Return the deliveries of a reply, one for each attempt of each owner: a line costs as much as a span."""
     by_delivery: dict[tuple[Any, ...], list[Span]] = {}
     for part in reply.slices:
         for delivery in part.deliveries:

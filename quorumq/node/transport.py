@@ -173,7 +173,7 @@ class Quiet(Protocol):
 class Outflow:
     """The bytes that wait in front of a transport, in order.
 
-    `put` and then `flush`: what the transport does not take at once is sent by a task, started for that and gone
+    `put` and then `flush`: bytes that the transport does not take at once are sent by a task, started for that and gone
     when it is done. A connection that takes nothing for ``stall_timeout`` seconds is ended.
     """
 

@@ -1,4 +1,4 @@
-"""Connections that are read together: what came on all of them by one turn of the loop is one step of the core.
+"""Connections that are read together: their messages of one turn of the loop are one step of the core.
 
 Their sockets are in one selector, which one task waits for. A task for each would cost two system calls and a task
 switch more for each message, and each would have a step of its own: of publishes that come at the same moment no two
