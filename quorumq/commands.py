@@ -1,7 +1,7 @@
 """Lookup and failure of subcommands, shared by `quorumq`, `python -m sim` and `python -m spark`.
 
-Promise: an error that quorumq raises on purpose reaches a person as one sentence on standard error that says
-what happened and what to do, and a script as the exit code of its class (core/values/errors.py). Ctrl-C ends with
+Promise: an error that quorumq raises on purpose reaches a person as one sentence on standard error that names
+the problem and the remedy, and a script as the exit code of its class (core/values/errors.py). Ctrl-C ends with
 130, SIGTERM with 143. A traceback is a bug.
 """
 
@@ -58,7 +58,7 @@ def releases(error: BaseException) -> Iterator[BaseException]:
 
 
 def print_anything() -> None:
-    """Have what standard output and error cannot encode shown by its number, as in a Latin-1 or C locale."""
+    """Have characters that standard output or error cannot encode shown by number, as in a Latin-1 or C locale."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="backslashreplace")

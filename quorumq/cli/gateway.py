@@ -129,5 +129,6 @@ def gateway(nodes: tuple[str, ...], as_json: bool, **options: Any) -> None:
             raise failure
     except OSError as error:
         raise StorageError(
-            f"the gateway cannot listen at {settings.listen}: {error.strerror or error}"
+            f"the gateway cannot listen at {settings.listen}: {error.strerror or error}. If the gateway of "
+            "`quorumq dev` is there, use that one; else give another address by --listen"
         ) from None

@@ -85,7 +85,7 @@ class Cluster:
         return await work_off(self.client, [Task(topic, group, handler, **options)])
 
     async def kill(self, name: str) -> None:
-        """End a node at once: it loses its memory and keeps what it has stored."""
+        """End a node at once: it loses its memory and keeps its disk."""
         await self.call("kill", name, runs=True)
 
     async def stop(self, name: str) -> None:
@@ -93,7 +93,7 @@ class Cluster:
         await self.call("stop", name, runs=True)
 
     async def start(self, name: str) -> None:
-        """Start a node that was killed or stopped from what it has stored."""
+        """Start a node that was killed or stopped, from its disk."""
         await self.call("start", name, runs=False)
 
     async def cut(self, name: str) -> None:

@@ -209,7 +209,7 @@ class Connection:
             return b""
 
     async def write(self) -> None:
-        """Send what is in the outbox."""
+        """Send the messages in the outbox."""
         while True:
             self.wake = trio.Event()
             while self.outbox:

@@ -44,7 +44,7 @@ class Nodes:
     """Cores that talk to each other.
 
     Attributes:
-        journals: durable records of each node; what is left of a node that was killed.
+        journals: durable records of each node, also of a killed one.
         dropped: numbers of the batches whose bytes each node has dropped.
         layouts: layout of the cluster that each node was let in by that was added; ``names`` has these, too.
         isolated: nodes that no message reaches or leaves.

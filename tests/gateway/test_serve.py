@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 import trio
+from click.testing import CliRunner
 
 pytest.importorskip("hypercorn", reason="the extra quorumq[gateway] is not installed")
 
+from quorumq.cli.main import main
 from quorumq.gateway import requests
 from quorumq.gateway import serve as process
 from quorumq.gateway.connections import CONNECTIONS_MAX, OTHER_FILES, Connections
@@ -237,6 +239,16 @@ async def test_an_address_in_use_is_one_error_and_no_group() -> None:
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(OSError, match="in use"):
             await serve(Settings(nodes=("a:1",), listen=listen), lambda url: None, trio.Event())
+
+
+def test_a_gateway_beside_that_of_dev_says_which_one_to_use() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listen = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = CliRunner().invoke(main, ["gateway", "--listen", listen, "--node", "127.0.0.1:1"])
+    assert done.exit_code == 74
+    assert f"cannot listen at {listen}: Address already in use" in done.stderr
+    assert "`quorumq dev`" in done.stderr
+    assert "--listen" in done.stderr
 
 
 @pytest.mark.soak
