@@ -11,6 +11,7 @@ from typing import Any, Final
 import trio
 
 from quorumq.client import Client, connect
+from quorumq.client.transport.connection import Dial
 from quorumq.core.values.errors import QuorumqError, UnknownToken
 from quorumq.gateway.accesskeys import read_keys
 from quorumq.gateway.identity import ANYBODY, Identities, User
@@ -131,7 +132,7 @@ async def _reread(clients: Clients) -> None:
 
 
 @asynccontextmanager
-async def connect_for(settings: Settings, user: User) -> AsyncIterator[Client]:
+async def connect_for(settings: Settings, user: User, dial: Dial | None = None) -> AsyncIterator[Client]:
     """Connect to the cluster for a user, who is named to the nodes."""
     async with connect(
         settings.nodes,
@@ -139,6 +140,7 @@ async def connect_for(settings: Settings, user: User) -> AsyncIterator[Client]:
         token=settings.token,
         tls_ca=settings.tls_ca,
         on_behalf=user.name,
+        dial=dial,
     ) as client:
         client.timeout = TIMEOUT_S
         yield client

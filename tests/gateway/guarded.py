@@ -10,9 +10,8 @@ from typing import Any, NamedTuple, cast
 
 import trio
 
-from quorumq.client import connect
 from quorumq.gateway.accesskeys import new_keys_file, read_keys, secret_access_key
-from quorumq.gateway.gateway import Gateway, running
+from quorumq.gateway.gateway import Gateway, connect_for, running
 from quorumq.gateway.identity import User
 from quorumq.gateway.settings import Settings
 from quorumq.gateway.sqs.app import SqsApp
@@ -65,7 +64,7 @@ async def guarded(tmp_path: Path, entries: dict[str, Entry] = ENTRIES) -> AsyncI
             return LineStream(cast("Any", Context().run(nodes.connect, "a")))
 
         def connecting(user: User) -> Any:
-            return connect("a:1", dial=dial, token=GATE, on_behalf=user.name, timeout=5.0)
+            return connect_for(settings, user, dial)
 
         settings = Settings(nodes=("a:1",), clients_file=str(path), keys_file=str(keys), token=GATE)
         settings.check()

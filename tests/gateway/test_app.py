@@ -9,7 +9,7 @@ import trio
 
 pytest.importorskip("starlette")
 
-from quorumq.gateway import requests
+from quorumq.gateway import requests, shares
 from quorumq.gateway.app import make_app
 from quorumq.gateway.settings import Settings
 from quorumq.gateway.sites import why_refused
@@ -32,6 +32,20 @@ async def test_balancers_learn_when_a_gateway_stops() -> None:
         assert (await call(app, get("/ready"), b"", None)).status == 200
         it.gateway.stopping.set()
         assert (await call(app, get("/ready"), b"", None)).status == 503
+
+
+async def test_a_balancer_is_answered_while_requests_of_its_address_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shares, "WAITING_MAX", 1)
+    async with world() as it, trio.open_nursery() as nursery:
+        app, share = make_app(it.gateway), it.gateway.shares.of(("127.0.0.1", ""))
+        async with share.begins:
+            nursery.start_soon(call, app, get("/v1/topics"), b"", None)
+            await trio.testing.wait_all_tasks_blocked()
+            assert (await call(app, get("/ready"), b"", None)).status == 200
+            refused = await call(app, get("/v1/topics"), b"", None)
+            assert (refused.status, refused.json["code"]) == (429, "busy")
 
 
 async def test_sqs_has_the_paths_of_queues() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -18,7 +20,7 @@ from click.testing import CliRunner
 pytest.importorskip("hypercorn", reason="the extra quorumq[gateway] is not installed")
 
 from quorumq.cli.main import main
-from quorumq.gateway import requests
+from quorumq.gateway import gateway, requests
 from quorumq.gateway import serve as process
 from quorumq.gateway.connections import CONNECTIONS_MAX, OTHER_FILES, Connections
 from quorumq.gateway.serve import ending, http_config, serve
@@ -56,6 +58,14 @@ def test_one_address_has_half_of_the_connections_and_nodes_have_files() -> None:
     assert connections.enter("e")
     assert Connections(OTHER_FILES + 2_000).most == 2_000
     assert Connections(256).most == 128
+
+
+def test_a_gateway_takes_as_many_files_as_the_system_gives() -> None:
+    code = (
+        "import resource as r; from quorumq.gateway.connections import file_limit; "
+        "r.setrlimit(r.RLIMIT_NOFILE, (100, 200)); print(file_limit(), *r.getrlimit(r.RLIMIT_NOFILE))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE).stdout == b"200 200 200\n"
 
 
 @in_real_time
@@ -147,6 +157,26 @@ async def test_connections_that_end_together_do_so_one_after_another(monkeypatch
         trio.lowlevel.remove_instrument(passes)
     assert counts[0] == 60
     assert max(before - after for before, after in itertools.pairwise(counts)) <= 4
+
+
+@in_real_time
+async def test_steps_of_a_connection_count_for_the_user_that_asked_by_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = Shares()
+    monkeypatch.setattr(gateway, "Shares", lambda: made)
+    share = made.of(("127.0.0.1", ""))
+    async with serving() as connect, await connect() as stream:
+        await stream.send_all(b"GET /v1/none HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        answer = b""
+        while not answer.endswith(b"}"):
+            answer += await stream.receive_some()
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        before = share.worked
+        await stream.send_all(b"G")
+        with trio.fail_after(process.KEEP_ALIVE_S / 2):
+            while share.worked == before:
+                await trio.sleep(0.001)
 
 
 @in_real_time
@@ -254,7 +284,7 @@ def test_a_gateway_beside_that_of_dev_says_which_one_to_use() -> None:
 @pytest.mark.soak
 @pytest.mark.e2e
 def test_a_client_that_does_not_read_keeps_no_gateway_from_its_end(gateway_process: Any) -> None:
-    url, gateway = gateway_process
+    url, process_of_it = gateway_process
     host, _, port = url.removeprefix("http://").rpartition(":")
     with socket.create_connection((host, int(port))) as client:
         request = b"GET /v1/openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
@@ -262,6 +292,6 @@ def test_a_client_that_does_not_read_keeps_no_gateway_from_its_end(gateway_proce
         with pytest.raises(TimeoutError):  # the gateway reads no more, as it cannot write
             client.sendall(200_000 * request)
         began = time.monotonic()
-        gateway.send_signal(signal.SIGTERM)
-        assert gateway.wait(process.GRACE_S + process.LAST_S + PATIENCE_S) == 0
+        process_of_it.send_signal(signal.SIGTERM)
+        assert process_of_it.wait(process.GRACE_S + process.LAST_S + PATIENCE_S) == 0
         assert time.monotonic() - began < process.UNREAD_S

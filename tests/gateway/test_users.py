@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -13,12 +14,13 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorumq.core.values.errors import Busy, TooFewReplicas, TooLarge, Unauthorized, UsageError
+from quorumq.core.values.errors import Busy, TooFewReplicas, TooLarge, Unauthorized, UnknownToken, UsageError
 from quorumq.gateway import requests, shares, users
 from quorumq.gateway.accesskeys import new_keys_file, read_keys, secret_access_key
-from quorumq.gateway.app import make_app
-from quorumq.gateway.gateway import ASK_S, running
-from quorumq.gateway.identity import User
+from quorumq.gateway.app import asking, make_app
+from quorumq.gateway.console.session import Sessions
+from quorumq.gateway.gateway import ASK_S, TIMEOUT_S, running
+from quorumq.gateway.identity import ANYBODY, User
 from quorumq.gateway.requests import (
     Bodies,
     Left,
@@ -27,6 +29,8 @@ from quorumq.gateway.requests import (
     while_there,
 )
 from quorumq.gateway.settings import Settings
+from quorumq.gateway.shares import PAYER
+from quorumq.gateway.sqs.signature import HttpRequest
 from quorumq.gateway.users import UserClients
 from quorumq.node.clients import write_clients
 from quorumq.testing import cluster
@@ -145,6 +149,91 @@ async def test_a_gateway_that_the_nodes_do_not_know_is_not_its_users_fault(
         "the nodes do not know the token of this gateway",
         "the nodes know the token of this gateway again",
     ]
+
+
+async def test_a_gateway_whose_nodes_do_not_answer_keeps_what_it_knows_of_its_token() -> None:
+    answers = iter(
+        [UnknownToken("no such token"), TooFewReplicas("no node"), None, TooFewReplicas("no node")]
+    )
+
+    @asynccontextmanager
+    async def connecting(user: User) -> AsyncIterator[Any]:
+        assert user == ANYBODY
+        if (error := next(answers)) is not None:
+            raise error
+        yield None
+
+    async with running(Settings(nodes=("a:1",)), connecting) as gateway:
+        await trio.sleep(ASK_S / 2)
+        known = [gateway.refused]
+        for _ in range(3):
+            await trio.sleep(ASK_S)
+            known.append(gateway.refused)
+    assert known == ["no such token", "no such token", "", ""]
+
+
+async def test_a_request_has_its_time_and_only_the_first_one_connects(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as it, it.gateway.client(User("shop")) as client:
+        assert client.timeout == TIMEOUT_S
+
+
+async def test_names_of_no_client_are_one_owner_at_each_address(tmp_path: Path) -> None:
+    """Else a stranger had as many shares of the processor as it could make up names."""
+    async with guarded(tmp_path) as it:
+        owners = []
+        for name in ("shop", "nobody", "none"):
+            signed = Sdk(it.app, name, "wrong").signed(HttpRequest("POST", "/", "", {"host": "a"}, b""))
+            headers = [(key.encode(), text.encode()) for key, text in signed.items()]
+            scope = {"path": "/", "headers": headers, "client": ("127.0.0.1", 1)}
+            owners.append(asking(it.gateway, Sessions(), scope))
+        assert owners == [(("127.0.0.1", name), None) for name in ("shop", "", "")]
+
+
+async def test_answers_that_are_not_read_count_for_their_user_and_not_for_its_address(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as it:
+        sizes: list[set[Any]] = []
+
+        async def send(message: dict[str, Any]) -> None:
+            if message["type"] == "http.response.body":
+                sizes.append({owner for owner, size in it.gateway.bodies.by_owner.items() if size})
+
+        scope = {
+            "type": "http", "method": "GET", "path": "/v1/topics", "query_string": b"", "root_path": "",
+            "headers": [(b"authorization", f"Bearer {SHOP}".encode())], "client": ("127.0.0.1", 1),
+        }  # fmt: skip
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        await make_app(it.gateway)(scope, receive, send)
+        assert sizes[0] == {("127.0.0.1", "shop")}
+
+
+async def test_connections_count_for_their_user_and_end_if_it_does_not_ask() -> None:
+    """Those of an open gateway work for all. Else they would count for the address that asked first."""
+    payers: dict[User, list[Any]] = defaultdict(list)
+
+    @asynccontextmanager
+    async def connecting(user: User) -> AsyncIterator[Any]:
+        payer = PAYER.get()
+        assert payer is not None
+        payers[user].append(payer.share)
+        yield object()
+        payers[user].append("closed")
+
+    shop = User("shop")
+    async with running(Settings(nodes=("a:1",)), connecting) as gateway:
+        await trio.sleep(ASK_S / 2)
+        payers.clear()
+        share = gateway.shares.of(shop)
+        for user in (shop, ANYBODY):
+            async with gateway.shares.request(("127.0.0.1", "")), gateway.client(user):
+                pass
+        assert payers == {shop: [share], ANYBODY: [None]}
+        await trio.sleep(1.5 * users.IDLE_S)
+        assert payers[shop] == [share, "closed"]
+    with pytest.raises(KeyError):
+        trio.lowlevel.remove_instrument(gateway.shares)
 
 
 async def test_a_revoked_client_is_out_within_seconds(tmp_path: Path) -> None:
