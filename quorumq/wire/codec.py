@@ -208,4 +208,4 @@ def failed(error: QuorumqError) -> m.Failed:
 
 def error_of(reply: m.Failed) -> QuorumqError:
     """Return the exception that a node's `Failed` stands for; `failed` turned round."""
-    return error_from(reply.code, reply.detail, reply.needed, reply.answered, reply.delay)
+    return error_from(reply.code, reply.detail, reply.needed, reply.answered, reply.delay, reply.number)

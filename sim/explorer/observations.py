@@ -136,7 +136,17 @@ OF_LABELS = ("label", "labels")
 OF_NAMES = ("name", "put")
 """A question for the id of the name; the PUBLISH under the id that was found."""
 
-OPERATIONS = ("create", "alter", "delete", "forbid", "send", *OF_LABELS, *OF_NAMES, *GROUP_OPERATIONS)
+OPERATIONS = (
+    "create",
+    "late create",
+    "alter",
+    "delete",
+    "forbid",
+    "send",
+    *OF_LABELS,
+    *OF_NAMES,
+    *GROUP_OPERATIONS,
+)
 
 KEY_OF_SETTLING = 100
 """Keys of settling requests begin here; FETCHes have 1, 2, 3 …"""
@@ -377,7 +387,9 @@ def _operated(
         problem = "one topic: two clients were told that another one was created" if others else ""
         return with_operation(known, request.attempt, changed), problem
     if isinstance(reply, m.TopicReply | m.ChangeMembersReply):
-        return with_operation(known, request.attempt, Operation("done")), ""
+        again = request.kind == "late create" and isinstance(reply, m.TopicReply) and reply.topic.deletions
+        problem = "DELETE: a creation that was made before makes the topic again" if again else ""
+        return with_operation(known, request.attempt, Operation("done")), problem
     assert isinstance(reply, m.Failed), reply
     phase = "conflict" if reply.code == "conflict" else "unknown"
     return with_operation(known, request.attempt, Operation(phase)), ""

@@ -14,6 +14,7 @@ from quorumq.core.values.types import (
     Receipt,
     Record,
     Span,
+    topic_id,
 )
 from quorumq.wire.batch import Message, build_batch
 from sim.explorer.labels import labels_request
@@ -112,6 +113,8 @@ def operation(scenario: Scenario, index: int, topic: bytes, now: Now) -> m.Clien
             return m.FindName(PartitionId(topic, 0), WINDOW_S, 0, 0)
         case "label" | "labels":
             return labels_request(CREATED, index if kind == "label" else None)
+        case "late create":  # as it was made at the beginning
+            return creation(scenario, index)._replace(deletions=0)
     return creation(scenario, index)
 
 
@@ -139,6 +142,8 @@ def request(kind: str, receipt: Receipt | None, life: tuple[int, int], now: Now)
             return m.DeleteGroup(TOPIC, GROUP)
         case "make":
             return m.SetGroup(TOPIC, GROUP)
+        case "late make":  # as it was made at the beginning
+            return m.SetGroup(TOPIC, GROUP, id=topic_id(TOPIC, 3, 0))
         case "skip":
             return m.SetGroup(TOPIC, GROUP, "time", WALL_MS + 1, rewind=True)
         case "pause" | "resume":

@@ -117,7 +117,7 @@ class Scenario:
     wiped_hears: tuple[NodeId, ...] = ()
     # Changes of the group: "rewind" to the earliest message, "skip" to behind it; "unmake", which
     # deletes it, and "make", which makes it again; "pause", "resume", and
-    # "late resume", one that was made at the beginning.
+    # "late make" and "late resume", which were made at the beginning.
     rewind_to: tuple[str, ...] = ("rewind",)
     # See there; empty: every replica. So with dead_via, purge_via and publish_via.
     rewind_via: tuple[NodeId, ...] = ()
@@ -141,10 +141,10 @@ class Scenario:
     # Members that were added to the cluster after it was made: they are no voters.
     later: tuple[NodeId, ...] = ()
     # Requests about a topic, once each, with the node: "create", each other one with one
-    # replica; or, about one that is there, "alter", for one more partition, "delete", "forbid", that a FETCH
-    # make a group, what `GROUP_OPERATIONS` of sim/explorer/observations.py has, changes of the members and moves
-    # (sim/explorer/members.py). The cluster has no other topic then, and no message but what ``stored_on`` names, or
-    # "send" publishes; but for changes of the members beside FETCHes.
+    # replica; "late create", which was made at the beginning; or, about one that is there, "alter", for one more
+    # partition, "delete", "forbid", that a FETCH make a group, what `GROUP_OPERATIONS` of sim/explorer/observations.py
+    # has, changes of the members and moves (sim/explorer/members.py). The cluster has no other topic then, and no
+    # message but what ``stored_on`` names, or "send" publishes; but for changes of the members beside FETCHes.
     operators: tuple[tuple[str, NodeId], ...] = ()
     # Nodes whose time of day is ahead of the others' by a window of names.
     ahead: tuple[NodeId, ...] = ()

@@ -12,6 +12,7 @@ from quorumq.core.partition.fate import RuleContext
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.lease import Held, Lease
 from quorumq.core.partition.replica import Replica
+from quorumq.core.requests.groups import GroupCoordinator
 from quorumq.core.requests.purge import PurgeCoordinator
 from quorumq.core.requests.registration import Registration
 from quorumq.core.values import types
@@ -90,6 +91,21 @@ RULES: tuple[Rule, ...] = (
         "groups-are-asked-for",
         "where a topic makes no groups, a FETCH makes none",
         ((Catalogue, "makes_group", lambda self, topic, group: not self.is_group_deleted(topic.id, group)),),
+    ),
+    Rule(
+        "groups-as-seen",
+        "a creation makes no group after a deletion that its client did not know of",
+        ((GroupCoordinator, "is_late", lambda self, known: False),),
+        scenario=Scenario(
+            "group-late",
+            "the group is deleted; a creation that was made before and comes through another node, and 1 attempt",
+            budget=Budget(attempts=1, rewinds=2),
+            rewind_to=("unmake", "late make"),
+            coordinators=(A,),
+            give_up=False,
+            rewind_via=(B, A),
+            script=(("ask", B, "unmake"), *DELETED_AT_TWO, ("ask", A, "late make")),
+        ),
     ),
     Rule(
         "deletion-keeps-holds",

@@ -13,11 +13,12 @@ from quorumq.core.messages.effects import DropBatches, Effect, Persist
 from quorumq.core.node.nodecore import NodeCore
 from quorumq.core.requests import registers
 from quorumq.core.requests.context import Context
+from quorumq.core.requests.creation import CreateTopicCoordinator
 from quorumq.core.requests.registers import ChangeCoordinator, DeleteTopicCoordinator, TopicCoordinator
 from quorumq.core.values.types import Now, Stamp, Topic
 from sim.explorer.scenario import NO_FETCH, Scenario
 from sim.rules.rule import Patch, Rule
-from sim.rules.scripts import A, B, C
+from sim.rules.scripts import A, B, C, answered
 from sim.rules.stand_ins import after, but
 
 # ---------------------------------------------------------------- settings, partitions
@@ -122,6 +123,20 @@ ALTERED_AND_DELETED = Scenario(
 )
 
 RULES: tuple[Rule, ...] = (
+    Rule(
+        "creation-as-seen",
+        "a creation makes no topic after a deletion that its client did not know of",
+        ((CreateTopicCoordinator, "is_late", lambda self, known: False),),
+        scenario=Scenario(
+            "create-late",
+            "a DELETE, and a creation that was made before and comes through another node",
+            rf=1,
+            budget=NO_FETCH,
+            operators=(("delete", A), ("late create", C)),
+            give_up=False,
+            script=(("ask", A, "delete", 0), *answered("PutTopic", "PutReply", A, B)),
+        ),
+    ),
     Rule(
         "change-not-above",
         "a change of a topic that meets a newer one is stamped again above it",

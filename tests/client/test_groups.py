@@ -128,6 +128,27 @@ async def test_a_change_whose_answer_was_lost_does_nothing_to_a_group_that_is_ma
         assert (await client.metadata("jobs")).groups == (made,)
 
 
+async def test_a_creation_whose_answer_was_lost_makes_nothing_after_a_deletion() -> None:
+    async with jobs() as (cluster, client):
+        await client.create_group("jobs", "g")
+        await client.delete_group("jobs", "g")
+        await client.create_topic("new")
+        await client.delete_topic("new")
+        await client.publish("auto", b"x")
+        await client.delete_topic("auto")
+        late_ones = [request for _, request in (*cluster.of(m.CreateTopic)[-2:], cluster.of(m.SetGroup)[-1])]
+        for late in late_ones:
+            with pytest.raises(StaleGeneration, match="since"):
+                await client.context.ask(late, "creation that is late", 5.0, writes=True)
+        assert [topic.name for topic in (await client.metadata()).topics] == ["jobs"]
+        for _ in range(2):  # names that were deleted several times
+            await client.create_topic("new")
+            await client.create_group("new", "g")
+            await client.delete_group("new", "g")
+            await client.create_group("new", "g")
+            await client.delete_topic("new")
+
+
 async def test_metadata_of_several_pages_is_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     async with jobs() as (cluster, client):
         for number in range(5):

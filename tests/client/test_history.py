@@ -194,9 +194,10 @@ async def test_a_topic_made_again_has_another_label_whoever_writes_of_it() -> No
         for row in mine
         if row.get("outcome", "invoke") != "invoke"
     ]
-    assert calls[:6] == [
+    assert calls[:7] == [
         ("set_topic", "jobs", "ok"), ("publish", "jobs", "ok"), ("delete_topic", "jobs", "ok"),
-        ("set_topic", "jobs#1", "ok"), ("publish", "jobs#1", "ok"), ("set_group", "jobs#1", "ok"),
+        ("set_topic", "jobs#1", "fail"), ("set_topic", "jobs#1", "ok"),
+        ("publish", "jobs#1", "ok"), ("set_group", "jobs#1", "ok"),
     ]  # fmt: skip
     assert {row["topic"] for row in mine if row["kind"] in ("list", "purge")} == {"jobs#1"}
     calls = [(row["kind"], row["topic"], row["outcome"]) for row in theirs if row["kind"] == "set_topic"]

@@ -19,6 +19,7 @@ from tests.core.growing import GrowingCluster
 from tests.core.network import hand_over, held_back
 from tests.core.steps import check_failed
 
+PROPOSALS = m.Prepare | m.Accept
 WRITES = m.PutGroup | m.PutTopic
 Core = Any
 
@@ -96,10 +97,44 @@ MOVED = {
 }
 """Changes of layouts."""
 
+DELETED = {
+    "topic": Setting(
+        m.CreateTopic("new"),
+        (m.CreateTopic("new"), m.DeleteTopic("new", b"")),
+        lambda core: core.topic_named("new"),
+    ),
+    "topic that is made again": Setting(
+        m.CreateTopic("new"),
+        (m.CreateTopic("new"), m.DeleteTopic("new", b""), m.CreateTopic("new", max_deliveries=9)),
+        lambda core: core.topic_named("new"),
+    ),
+    "group": Setting(
+        m.SetGroup("jobs", "new"),
+        (m.SetGroup("jobs", "new"), m.DeleteGroup("jobs", "new")),
+        lambda core: core.catalogue.reads(topic_of(core).id, "new"),
+    ),
+}
+"""Creations, and deletions of what they have made."""
+
+ALL = {**PROMISED, **MOVED, **DELETED}
+
+
+def deletions(core: Core, name: str) -> int:
+    known = core.catalogue.register_named(name)
+    return known.deletions + known.deleted if known is not None else 0
+
 
 def seen(core: Core, request: Any) -> Any:
     """Return the request as a client makes it that looks at this node."""
     match request:
+        case m.CreateTopic():
+            return request._replace(deletions=deletions(core, request.name))
+        case m.DeleteTopic():
+            return request._replace(id=core.topic_named(request.name).id)
+        case m.SetGroup() | m.DeleteGroup():
+            known = core.catalogue.group(topic_of(core).id, request.group)
+            generation = known.generation if known is not None else 0
+            return request._replace(id=topic_of(core).id, generation=generation)
         case m.PauseGroup() | m.LimitGroup():
             group = group_of(core)
             stamp = group.pause.stamp if isinstance(request, m.PauseGroup) else group.limit.stamp
@@ -138,22 +173,22 @@ def done(cluster: Cluster, node: str, requests: tuple[Any, ...]) -> None:
 
 
 @pytest.mark.parametrize("lags", [False, True])
-@pytest.mark.parametrize("name", [*PROMISED, *MOVED])
+@pytest.mark.parametrize("name", ALL)
 def test_a_late_change_undoes_no_newer_one(name: str, lags: bool) -> None:
     """Through a node that knows of the newer one, or that stood still since the request came."""
-    case = {**PROMISED, **MOVED}[name]
-    cluster = made() if name in PROMISED else grown()
+    case = ALL[name]
+    cluster = grown() if name in MOVED else made()
     node = "e" if name == "move" else "c"  # a move needs all slots
     late, before = seen(cluster.nodes[node], case.late), case.value(cluster.nodes[node])
     if lags:
         cluster.drop = lambda sender, to, message: (
-            node in (sender, to) and isinstance(message, WRITES | m.SyncTopics | m.PutCluster | m.Accept)
+            node in (sender, to) and isinstance(message, WRITES | PROPOSALS | m.SyncTopics | m.PutCluster)
         )
     done(cluster, "b", case.newer)
     newest = case.value(cluster.nodes["b"])
     assert not lags or case.value(cluster.nodes[node]) == before
     cluster.hear_all()
-    check_failed(cluster.ask(node, late, 3.0), Code.STALE_GENERATION, "was changed since")
+    check_failed(cluster.ask(node, late, 3.0), Code.STALE_GENERATION, "since")
     cluster.advance(8.0)
     assert {repr(case.value(core)) for core in cluster.nodes.values()} == {repr(newest)}
 
@@ -205,11 +240,11 @@ def test_that_is_so_though_those_that_promised_were_started_again(name: str) -> 
     assert {repr(case.value(core)) for core in cluster.nodes.values()} == {repr(newest)}
 
 
-@pytest.mark.parametrize("name", [*PROMISED, *MOVED])
+@pytest.mark.parametrize("name", ALL)
 def test_a_change_that_is_made_again_is_done_once(name: str) -> None:
     """The first attempt had no answer: the second finds that all is as it wants."""
-    case = {**PROMISED, **MOVED}[name]
-    cluster = made() if name in PROMISED else grown()
+    case = ALL[name]
+    cluster = grown() if name in MOVED else made()
     first = seen(cluster.nodes["c"], case.newer[0])
     for node in "cb":
         reply = cluster.ask(node, first, 3.0)
@@ -221,3 +256,59 @@ def test_a_node_that_is_drained_stays_so() -> None:
     cluster = grown()
     done(cluster, "b", (m.ChangeMembers("drain", "d"),))
     assert MOVED["drain"].value(cluster.nodes["a"]) == MemberState.DRAINING
+
+
+def test_a_creation_finds_a_group_in_any_generation() -> None:
+    cluster = made()
+    request = seen(cluster.nodes["a"], m.SetGroup("jobs", "g"))
+    done(cluster, "b", (m.SetGroup("jobs", "g", rewind=True),))
+    assert cluster.ask("a", request, of=m.GroupReply).group.generation == 1
+
+
+def test_a_creation_that_was_made_and_deleted_before_its_client_knew_is_unknown() -> None:
+    cluster = Cluster()
+    answers = held_back(
+        cluster, lambda sender, to, message: to == "c" != sender and (sees_value(message) or bool(answers))
+    )
+    key = cluster.submit("c", m.CreateTopic("jobs", deletions=0))
+    cluster.advance(0.1)
+    made_by = cluster.ask("b", m.CreateTopic("jobs"), of=m.TopicReply).topic.made
+    assert made_by.node == "c"
+    done(cluster, "b", (m.DeleteTopic("jobs", b""),))
+    cluster.hear_all()
+    for frame in answers:
+        hand_over(cluster, *frame)
+    cluster.advance(1.0)
+    check_failed(cluster.replies[key], Code.OUTCOME_UNKNOWN, "since")
+
+
+def test_a_creation_undoes_no_alteration_of_what_a_producer_made() -> None:
+    """It finds the settings of no operator, and an operator's are OK before its own are promised."""
+    cluster = Cluster()
+    cluster.ask("a", m.CreateTopic("jobs", implicit=True), of=m.TopicReply)
+    cluster.nodes["c"].state.clock.value += 1 << 30
+    late = held_back(cluster, lambda sender, to, message: sender == "c" != to and is_promise(message))
+    key = cluster.submit("c", m.CreateTopic("jobs", ttl_s=9.0))
+    cluster.advance(0.1)
+    assert late
+    cluster.drop = lambda sender, to, message: "c" in (sender, to)
+    done(cluster, "b", (m.AlterTopic("jobs", ttl_s=7.0),))
+    cluster.hear_all()
+    for frame in late:
+        hand_over(cluster, *frame)
+    cluster.advance(8.0)
+    check_failed(cluster.replies[key], Code.CONFLICT, "ttl_s = 7.0")
+    assert {topic_of(core).ttl_s for core in cluster.nodes.values()} == {7.0}
+
+
+def sees_value(message: object) -> bool:
+    """Return True for the answer to an ACCEPT."""
+    return (
+        isinstance(message, m.ProposalReply)
+        and message.decision is not None
+        and message.decision.value is not None
+    )
+
+
+def is_promise(message: object) -> bool:
+    return isinstance(message, m.RegistersRequest) and message.ballot is not None

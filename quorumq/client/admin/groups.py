@@ -10,7 +10,7 @@ from quorumq.client.base.context import Calls
 from quorumq.client.base.message import MessageId
 from quorumq.client.base.names import names_of, spans_of
 from quorumq.client.base.times import positive_of
-from quorumq.client.transport.nodes import Watch, after_some
+from quorumq.client.transport.nodes import after_some
 from quorumq.core import messages as m
 from quorumq.core.values.deadnames import source_of
 from quorumq.core.values.errors import Unanswered, UsageError
@@ -194,17 +194,14 @@ class GroupCalls(Calls):
         topic, group = request.topic, request.group
         watch = self.context.calling(kind, topic, group=group, **fields)
         action = f"{verb} group {group!r} of {topic!r}"
-        reply = await self._ask(request, action, timeout, watch)
+        reply = await self.context.ask_for_change(request, action, timeout, self._look_at_group, watch=watch)
         return cast("Group", reply.group)
-
-    async def _ask(self, request: Any, action: str, timeout: float | None, watch: Watch | None) -> Any:
-        """Have a group changed in the generation that is there now. A creation changes no group that is there."""
-        if isinstance(request, m.SetGroup) and not request.rewind:
-            return await self.context.ask(request, action, timeout, writes=True, watch=watch)
-        return await self._ask_for_change(request, action, timeout, self._look_at_group, watch=watch)
 
     async def _look_at_group(self, request: Any, timeout: float) -> Any:
         """Return the request with the group's generation, and the stamp of the setting that it changes."""
+        if isinstance(request, m.SetGroup) and not request.rewind:  # its generation is that of a deletion
+            topic = await self.context.topic(request.topic, timeout=timeout)
+            return request._replace(id=topic.id)
         (topic,), groups = await self._registers(request.topic, timeout)
         for group in groups:
             if (group.topic, group.name) == (topic.id, source_of(request.group)):
@@ -261,7 +258,10 @@ class GroupCalls(Calls):
             action = f"purge of group {group!r} in {topic!r}/{number}"
             watch = self.context.calling("purge", topic, partition=number, group=group)
             try:
-                count += (await self._ask(request, action, timeout, watch)).messages
+                reply = await self.context.ask_for_change(
+                    request, action, timeout, self._look_at_group, watch=watch
+                )
+                count += reply.messages
             except Unanswered as exc:
                 if not count:
                     raise

@@ -65,10 +65,10 @@ class TopicCalls(Calls):
             await self._check_unspoilt(name, partitions, end)
         if rf is None:
             named["rf"] = await self.context.default_rf(left_of(end))
-        request = m.CreateTopic(name, unnamed=unnamed, **named)
+        request = m.CreateTopic(name, unnamed=unnamed, deletions=0, **named)
         watch = self.context.calling("set_topic", name)
-        reply = await self.context.ask(
-            request, f"create topic {name!r}", left_of(end), writes=True, watch=watch
+        reply = await self.context.ask_for_change(
+            request, f"create topic {name!r}", left_of(end), watch=watch
         )
         return self.context.known(reply.topic)
 
@@ -136,7 +136,7 @@ class TopicCalls(Calls):
         request = m.AlterTopic(name, **settings, rf=rf)
         watch = self.context.calling("set_topic", name)
         action, waits = f"change topic {name!r}", rf is None
-        reply = await self._ask_for_change(
+        reply = await self.context.ask_for_change(
             request, action, timeout, self._look_at_topic, watch=watch, waits_for_space=waits
         )
         return self.context.known(reply.topic)
@@ -190,7 +190,7 @@ class TopicCalls(Calls):
             raise UsageError(f"to is {to!r}: it must be the id of a node")
         request = m.MovePartition(topic, partition, source, to, dry_run)
         action = f"move partition {topic}/{partition}"
-        reply = await self._ask_for_change(
+        reply = await self.context.ask_for_change(
             request, action, timeout, self._look_at_topic, waits_for_space=False
         )
         return self.context.known(reply.topic)
@@ -219,7 +219,7 @@ class TopicCalls(Calls):
         """
         request = m.MovePartition(topic, partition, source, "")
         action = f"give up what {source} has of {topic}/{partition}"
-        reply = await self._ask_for_change(request, action, timeout, self._look_at_topic)
+        reply = await self.context.ask_for_change(request, action, timeout, self._look_at_topic)
         return self.context.known(reply.topic)
 
     async def add_node(
@@ -332,7 +332,7 @@ class TopicCalls(Calls):
             if request.node
             else f"{request.change} to {request.voters}"
         )
-        reply = await self._ask_for_change(request, action, timeout, self._look_at_members)
+        reply = await self.context.ask_for_change(request, action, timeout, self._look_at_members)
         return cast("ClusterLayout", reply.layout)
 
     async def _look_at_members(self, request: m.ChangeMembers, timeout: float) -> m.ChangeMembers:
@@ -402,7 +402,7 @@ class TopicCalls(Calls):
         if not changes:
             raise UsageError("no label is given: `labels` reads them")
         request = m.LabelsRequest(topic, changes)
-        reply = await self._ask_for_change(
+        reply = await self.context.ask_for_change(
             request, f"change labels of {topic!r}", timeout, self._look_at_labels
         )
         return {name: text for name, text in reply.labels if text is not None}

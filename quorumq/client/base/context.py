@@ -128,6 +128,40 @@ class Context:
         reply, _ = await self.nodes.ask(lambda: request, action=action, timeout=self.time(timeout), **more)
         return reply
 
+    async def ask_for_change(
+        self,
+        request: Any,
+        action: str,
+        timeout: float | None,
+        look: Callable[[Any, float], Awaitable[Any]] | None = None,
+        **more: Any,
+    ) -> Any:
+        """Have something changed as it is now, so that no attempt that arrives late undoes what came after this call.
+
+        A creation begins as if nothing had ever been deleted under its name; the refusal says how often it was.
+
+        Args:
+            look: returns the request with what is there now; its second argument is the timeout of that, in seconds.
+            more: arguments of `Nodes.ask`.
+
+        Raises:
+            StaleGeneration: others have changed it each time between look and change.
+        """
+        end, looks = self.end(timeout), LOOKS
+        while True:
+            if look is not None:
+                request = await look(request, left_of(end))
+            try:
+                return await self.ask(request, action, left_of(end), writes=True, **more)
+            except StaleGeneration as error:
+                looks -= 1
+                if not looks:
+                    raise
+                if isinstance(request, m.CreateTopic):
+                    request = request._replace(deletions=error.number)
+                elif isinstance(request, m.SetGroup):
+                    request = request._replace(generation=error.number)
+
     async def ask_each(
         self, nodes: Iterable[str], request: m.ClientRequest, action: str, timeout: float | None
     ) -> tuple[dict[str, Any], dict[str, str]]:
@@ -188,9 +222,9 @@ class Context:
         # Only now that no node knows it: a creation that overtakes the news of an earlier one would write
         # the default settings over chosen ones.
         rf = await self.default_rf(left_of(end))
-        request = m.CreateTopic(name, rf, implicit=True)
+        request = m.CreateTopic(name, rf, implicit=True, deletions=0)
         watch = self.calling("set_topic", name)
-        made = await self.ask(request, f"create topic {name!r}", left_of(end), writes=True, watch=watch)
+        made = await self.ask_for_change(request, f"create topic {name!r}", left_of(end), watch=watch)
         return self.known(made.topic)
 
     async def keep_looking(self) -> None:
@@ -270,30 +304,3 @@ class Calls:
 
     def __init__(self, context: Context) -> None:
         self.context = context
-
-    async def _ask_for_change(
-        self,
-        request: Any,
-        action: str,
-        timeout: float | None,
-        look: Callable[[Any, float], Awaitable[Any]],
-        **more: Any,
-    ) -> Any:
-        """Have something changed as it is now, so that no attempt that arrives late undoes what came after this call.
-
-        Args:
-            look: returns the request with what is there now; its second argument is the timeout of that, in seconds.
-            more: arguments of `Nodes.ask`.
-
-        Raises:
-            StaleGeneration: others have changed it each time between look and change.
-        """
-        end, looks = self.context.end(timeout), LOOKS
-        while True:
-            request = await look(request, left_of(end))
-            try:
-                return await self.context.ask(request, action, left_of(end), writes=True, **more)
-            except StaleGeneration:
-                looks -= 1
-                if not looks:
-                    raise

@@ -50,6 +50,8 @@ class CreateTopic(NamedTuple):
     """Create a topic, or say that it is there. One that is there with other settings is a Conflict.
 
     ``unnamed`` are settings that the caller leaves to us: of a topic that exists they may be anything.
+
+    With ``deletions``, how often its client knows the name to have been deleted, it does nothing after a later one.
     """
 
     name: str
@@ -63,6 +65,7 @@ class CreateTopic(NamedTuple):
     unnamed: tuple[str, ...] = ()
     auto_create_groups: bool = True
     on_expiry: str = "dead-letter"
+    deletions: int | None = None
 
 
 class TopicSeen(NamedTuple):
@@ -484,7 +487,7 @@ class Failed(NamedTuple):
     """Any request may be answered with an error of core/values/errors.py instead.
 
     ``delay``: seconds after which a client beyond its quota is to ask again. ``topic`` and ``group``: which name, if it
-    is for one that it is not-found.
+    is for one that it is not-found. ``number``: of a creation that came late, number of the last deletion.
     """
 
     code: str
@@ -494,6 +497,7 @@ class Failed(NamedTuple):
     delay: float = 0.0
     topic: str = ""
     group: str = ""
+    number: int = 0
 
 
 class RequestRefused(Exception):

@@ -20,7 +20,8 @@ class SetGroup(NamedTuple):
     ``from_ms`` by their producers' clocks. Without ``rewind``, a group that is there stays as it is.
 
     With ``id``, it is about this ``generation`` of the group in the topic of this id, and does nothing to a later one.
-    So a request that arrives late spoils nothing. The other requests about groups have these fields, too.
+    So a request that arrives late spoils nothing. A creation does nothing to a later *deletion*. The other requests
+    about groups have these fields, too.
     """
 
     topic: str

@@ -215,8 +215,12 @@ class Coordinator(Pending):
         return self.finish(context, m.Failed(code, detail, needed, answered))
 
 
-def late(group: str, generation: int) -> m.Failed:
-    """Return the answer to a request that is about an earlier generation of a group."""
+def late(group: str, generation: int, changes: int = 0) -> m.Failed:
+    """Return the answer to a request that is about an earlier generation of a group.
+
+    Args:
+        changes: generation that the group has, for a creation to name.
+    """
     since = f"since its generation {generation}"
     detail = f"group {group!r} was rewound, deleted or made again {since}: it is left as it is"
-    return m.Failed(Code.STALE_GENERATION, detail)
+    return m.Failed(Code.STALE_GENERATION, detail, number=changes)

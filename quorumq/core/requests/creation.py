@@ -7,7 +7,7 @@ deleted, as DELETE does. So if a name has a newer topic, the deletion of the old
 from __future__ import annotations
 
 from quorumq.core.cluster.topics import as_change, difference, first_topic
-from quorumq.core.messages import CreateTopic, PeerMessage, ProposalReply, TopicReply
+from quorumq.core.messages import CreateTopic, Failed, PeerMessage, ProposalReply, TopicReply, TopicSeen
 from quorumq.core.messages.effects import Effect
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.proposing import PAUSE_FIRST_S, PAUSE_MAX_S, PROPOSALS_MAX, Proposer
@@ -64,9 +64,21 @@ class CreateTopicCoordinator(ChangeCoordinator):
         known = context.catalogue.register_named(self.name)
         if known is None:
             return self.propose(context, 0, now)
+        if self.is_late(known):
+            return self.refuse_late(context, known)
         if known.deleted:
             return self.bury(context, known, now)
         return self.give_up(context) if self.is_crowded_out() else self.write(context, "found", known, now)
+
+    def is_late(self, known: Topic) -> bool:
+        """Return True if the name was deleted more often than the client knows."""
+        return self.request.deletions is not None and known.deletions + known.deleted > self.request.deletions
+
+    def refuse_late(self, context: Context, known: Topic) -> list[Effect]:
+        """Fail: a creation makes nothing after a deletion that its client does not know of."""
+        code = Code.OUTCOME_UNKNOWN if self.ours else Code.STALE_GENERATION
+        detail = f"topic {self.name!r} was deleted since: look at it, then create it if that is still right"
+        return self.finish(context, Failed(code, detail, number=known.deletions + known.deleted))
 
     def propose(self, context: Context, deletions: int, now: Now) -> list[Effect]:
         """Propose the first register of the name's next topic."""
@@ -125,7 +137,11 @@ class CreateTopicCoordinator(ChangeCoordinator):
         stamp = self.fresh_stamp(context, merged, now)
         if stamp is None:
             return self.pause(context, now)
-        return self.change(context, merged, change, stamp, now)
+        seen = TopicSeen(merged.id, STAMP_ZERO, 0)  # no setting was chosen
+        return self.change(context, merged, change._replace(seen=seen), stamp, now)
+
+    def on_overtaken(self, context: Context, now: Now) -> list[Effect]:
+        return self.start(context, now)
 
     def on_changed(self, context: Context, now: Now) -> list[Effect]:
         ours = self.ours.get(self.merged.deletions)

@@ -60,9 +60,8 @@ class GroupCoordinator(GroupChange):
         known = self.known(context)
         if self.finds_none(known):
             return self.finish(context, context.catalogue.no_group(self.request.topic, self.request.group))
-        late = known is not None and self.is_late(known)
-        if late and self.change is None:
-            return self.refuse_late(context)
+        if known is not None and self.is_late(known) and self.change is None:
+            return self.refuse_late(context, known)
         if known is not None and self.is_fine(known):
             self.change = known
             return self.write(context, now)
@@ -113,6 +112,10 @@ class GroupCoordinator(GroupChange):
         Why: ``known`` is enough to say so, because the other nodes were asked before (core/requests/finding.py).
         """
         return self.request.rewind and (known is None or known.deleted)
+
+    def is_late(self, known: Group) -> bool:
+        """Return True if the group was changed since; for a creation, if it was deleted."""
+        return super().is_late(known) and (self.request.rewind or known.deleted)
 
     def is_fine(self, known: Group) -> bool:
         """Return True if the register ``known`` already is what the request asks for."""
@@ -169,7 +172,7 @@ class GroupCoordinator(GroupChange):
         assert newest is not None
         assert self.change is not None
         if self.is_late(newest) and not self.own:
-            return self.refuse_late(context)
+            return self.refuse_late(context, newest)
         if self.is_undone(newest):
             self.change = None
             return self.start(context, now)
@@ -202,11 +205,11 @@ class DeleteGroupCoordinator(GroupCoordinator):
         return known is None
 
     def is_fine(self, known: Group) -> bool:
-        return super().is_late(known)
+        return GroupChange.is_late(self, known)
 
     def is_late(self, known: Group) -> bool:
         """Return True if the group was made again, or rewound, since; if it is deleted, that is as wanted."""
-        return super().is_late(known) and not known.deleted
+        return self.is_fine(known) and not known.deleted
 
     def wish(self, known: Group | None, ballot: Stamp) -> Group:
         assert known is not None

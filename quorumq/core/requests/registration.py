@@ -303,9 +303,9 @@ class GroupChange(Coordinator):
         """Return True if the request names a generation, and the group was changed since."""
         return self.request.id is not None and known.generation > self.request.generation
 
-    def refuse_late(self, context: Context) -> list[Effect]:
-        """Fail: nothing is done to a later generation than the one that the request is about."""
-        return self.finish(context, late(self.request.group, self.request.generation))
+    def refuse_late(self, context: Context, known: Group) -> list[Effect]:
+        """Fail: nothing is done to a later generation, ``known``, than the one that the request is about."""
+        return self.finish(context, late(self.request.group, self.request.generation, known.generation))
 
     def write(self, context: Context, now: Now) -> list[Effect]:
         """Write the register that is known here to all partitions: `on_registered` hears of it."""

@@ -119,9 +119,17 @@ class SessionClosed(UsageError):
 
 
 class StaleGeneration(UsageError):
-    """The group was rewound since, and the receipt's delivery is void; or the setting was changed since."""
+    """The group was rewound since, and the receipt's delivery is void; or the setting was changed since.
+
+    Attributes:
+        number: count of deletions, or of changes, that make a creation late; 0 for any other request.
+    """
 
     code = Code.STALE_GENERATION
+
+    def __init__(self, text: str = "", *, number: int = 0) -> None:
+        super().__init__(text)
+        self.number = number
 
 
 class AlreadySettled(UsageError):
@@ -278,13 +286,17 @@ def error_classes() -> dict[str, type[QuorumqError]]:
     return classes
 
 
-def error_from(code: str, text: str, needed: int = 0, answered: int = 0, delay: float = 0.0) -> QuorumqError:
+def error_from(
+    code: str, text: str, needed: int = 0, answered: int = 0, delay: float = 0.0, number: int = 0
+) -> QuorumqError:
     """Return the exception for a node's answer; the root for a code that this side does not know."""
     cls = error_classes().get(code, QuorumqError)
     if issubclass(cls, Unanswered):
         return cls(text, needed=needed, answered=answered)
     if issubclass(cls, Busy):
         return cls(text, delay=delay)
+    if issubclass(cls, StaleGeneration):
+        return cls(text, number=number)
     return cls(text)
 
 
