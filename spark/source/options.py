@@ -22,7 +22,7 @@ WRITE: Final = ("nodes", "action", "topic", "job", "group", "timeout")
 
 TIMEOUT_S: Final = 30.0
 TASKS: Final = 4
-"""Most tasks that read data directories: a further one costs a tenth of the first one, on records of others."""
+"""Most tasks that read data directories: each passes over the records of the others, too."""
 
 BATCH_BYTES: Final = 256 << 20
 """Bytes of journals that a micro-batch reads if no option says how many."""

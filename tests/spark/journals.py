@@ -1,17 +1,21 @@
-"""Journals of three nodes with many dead letters, for measurements: `python -m tests.spark.journals COUNT DIR`.
+"""Cost of reading journals of three nodes with dead letters: `python -m tests.spark.journals COUNT DIR [TASKS]`.
 
-Every message dies. Each letter has some 0.8 KB of text, in one of 40 kinds.
+Every message dies. Each letter has some 0.8 KB of text, in one of 40 kinds. If DIR exists, it is only read.
 """
 
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 
 from quorumq.core.messages import SpanRecord
 from quorumq.core.messages.records import BatchStored, RecordsMerged
 from quorumq.core.values.types import Death, Kind, ProducerId, Record, Span, Stamp
-from tests.spark.cluster_on_disk import DiskCluster, batch_of
+from spark.schemas import schema
+from spark.source import offline
+from spark.source.options import Wanted
+from tests.spark.cluster_on_disk import DiskCluster, batch_of, options_of
 
 BATCH = 100
 KINDS = 40
@@ -73,5 +77,27 @@ def bury(
         node.store.commit()
 
 
+def bytes_read() -> int:
+    """Return the bytes that this process has read so far, of files in memory as well."""
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+
+def main(count: int, root: Path, tasks: str = "1") -> None:
+    if not root.exists():
+        write(count, root).close()
+    options = options_of("deadletters", sorted(root.iterdir()), tasks=tasks)
+    size = sum(path.stat().st_size for path in root.rglob("*.journal"))
+    before, begin = bytes_read(), time.process_time()
+    planned = offline.plan(options, Wanted())
+    count = 0
+    for task in planned:
+        for rows in offline.read(task, options, Wanted(), schema("deadletters")):
+            count += rows.num_rows
+    cpu_s, read = time.process_time() - begin, bytes_read() - before
+    print(
+        f"{count:,} letters, {len(planned)} tasks: {cpu_s:.1f} CPU s, {read / 1e6:,.0f} of {size / 1e6:,.0f} MB"
+    )
+
+
 if __name__ == "__main__":
-    write(int(sys.argv[1]), Path(sys.argv[2])).close()
+    main(int(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:])
