@@ -7,12 +7,8 @@ peak memory of the largest process, which is Java.
 
 from __future__ import annotations
 
-import ctypes
 import os
-import resource
-import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -21,9 +17,9 @@ from pyspark.sql import functions as F
 from spark.errors import MEMORY_VARIABLE
 from spark.schemas import schema
 from spark.session import job_session
+from tests.audit.measure import cost_of
 
 WEEK_S: Final = 7 * 86400
-PR_SET_CHILD_SUBREAPER: Final = 36
 COLUMNS: Final = {
     "id": "'m' || id", "topic": "topic", "topic_id": "md5(topic)", "partition": "id % 4",
     "producer_id": "'a.1.5eed' || id % 16 || '.1'", "seq": "id div 16", "group": "'g'", "generation": "0", "n": "0",
@@ -60,18 +56,9 @@ if __name__ == "__main__":
     if sys.argv[3:]:
         generate(count, str(source))
         sys.exit()
-    # Java outlives its parent, and is to be counted.
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     os.environ.setdefault(MEMORY_VARIABLE, "512m")
-    used = []
-    for command in (
-        ["tests.spark.measure_letters", *sys.argv[1:], "generate"],
-        ["spark", "deadletters", "--parquet", str(source), "--out", str(source.with_name("out"))],
-    ):
-        subprocess.run([sys.executable, "-m", *command], check=True)
-        with suppress(ChildProcessError):
-            while True:
-                os.wait()
-        used.append(resource.getrusage(resource.RUSAGE_CHILDREN))
-    cpu_s = sum(used[1][:2]) - sum(used[0][:2])
-    print(f"{count:,} dead letters: {cpu_s:.0f} CPU s, {used[1].ru_maxrss / 1024:,.0f} MB at most")
+    cost_of("tests.spark.measure_letters", *sys.argv[1:], "generate")
+    cpu_s, most = cost_of(
+        "spark", "deadletters", "--parquet", str(source), "--out", str(source.with_name("out"))
+    )
+    print(f"{count:,} dead letters: {cpu_s:.0f} CPU s, {most:,.0f} MB at most")
