@@ -20,7 +20,6 @@ GENERATION: Final = T.DecimalType(20, 0)
 
 BYTES: Final = T.BinaryType()
 TIME: Final = T.TimestampType()
-FLAG: Final = T.BooleanType()
 SECONDS: Final = T.DoubleType()
 
 

@@ -51,13 +51,6 @@ def reporter(options: Options) -> Report:
     return ignore if options.report or options.table == "problems" else refuse
 
 
-def holds_any(segment: SegmentPlan, keys: frozenset[PartitionId] | None) -> bool:
-    """Return False if a segment's footer rules out batches of these partitions."""
-    if segment.footer is None or keys is None:
-        return True
-    return any(PartitionId(part.topic, part.partition) in keys for part in segment.footer)
-
-
 def headers_text(headers: Mapping[str, HeaderValue]) -> dict[str, str | None]:
     """Return headers as texts; bytes that are no text are written out, truth is `true` and `false`."""
     return {name: _header_text(value) for name, value in headers.items()}
@@ -139,10 +132,17 @@ class Reader:
     # ------------------------------------------------------------------ files
 
     def segments_of(self, directory: Directory) -> list[SegmentPlan]:
-        """Return the segments that this table needs of a directory."""
-        if self.task.segments is not None:
-            return [plan for plan in directory.segments if plan.number in self.task.segments]
-        return [plan for plan in directory.segments if plan.state or holds_any(plan, self.task.keys)]
+        """Return the segments that this table needs of a directory: others have no batches of the partitions."""
+        segments, keys = self.task.segments, self.task.keys
+        if segments is not None:
+            return [plan for plan in directory.segments if plan.number in segments]
+        return [
+            plan
+            for plan in directory.segments
+            if plan.state
+            or plan.footer is None
+            or any(keys is None or PartitionId(part.topic, part.partition) in keys for part in plan.footer)
+        ]
 
     def open(self) -> None:
         """Open all files; if the node has reclaimed one since the plan was made, plan its directory again."""
