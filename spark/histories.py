@@ -225,6 +225,7 @@ class Parts:
         """Read all lines, once, and write the parts below ``steps``."""
         self._session = histories.lines.sparkSession
         self._steps, self._count, self._cut_short = steps, histories.parts, histories.cut_short
+        self._maps = 0
         torn, count = dict(histories.torn), histories.parts
 
         def in_parts(columns: Iterator[tuple[pa.Array, pa.Array]]) -> Iterator[pa.Array]:
@@ -256,7 +257,9 @@ class Parts:
     def map(self, function: Callable[[Table], T]) -> Iterable[T]:
         parts = self._rows.where(F.col("part") != SUMMARY)
         result = self._of_each(parts, lambda tables: pickle.dumps(function(joined(tables))), "BINARY")
-        return _blobs(result.select(F.col("found").alias("blob")))
+        self._maps += 1  # their results are written, because together they may not fit in Java's memory
+        step = self._step(f"map-{self._maps}", result.select("found"))
+        return (pickle.loads(row["found"]) for row in step.toLocalIterator())
 
     def check(self, context: Context) -> Judged:
         """Check all parts; their findings stay where they are (`findings`)."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from quorumq.audit import settings
@@ -119,14 +120,14 @@ def located(
 ) -> Times:
     """Return the times of runs with several clocks."""
     asked = requests_in_context(rows, times)
-    result = [bounds(asked, asked[:0], times.width), *parts.map(partial(_bounds, times))]
-    clocks.locate(tightest(result))
+    first = bounds(asked, asked[:0], times.width)
+    clocks.locate(tightest(chain((first,), parts.map(partial(_bounds, times)))))
     if clocks.unplaced:
         silent = {run: None if items is None else len(items) for run, items in silent_nodes(rows, of).items()}
         times = clocks.times
         smallest = smallest_sets(rows)
-        result = [promised(asked, times, silent), *parts.map(partial(_promised, times, silent, smallest))]
-        clocks.trust(tightest(result))
+        first = promised(asked, times, silent)
+        clocks.trust(tightest(chain((first,), parts.map(partial(_promised, times, silent, smallest)))))
     return clocks.times
 
 

@@ -29,6 +29,9 @@ from quorumq.history import Row
 WINDOWS: Final = 50_000
 """Number of windows that are placed, or a few more, of all runs and clocks together."""
 
+BOUNDS: Final = 1 << 17
+"""Bounds that wait to be merged with those before."""
+
 DAY_TURNED_S: Final = 1.0
 """Seconds by which a time of day may move against its own clock without a remark."""
 
@@ -394,9 +397,21 @@ def _tightest(columns: Sequence[Any], width: float) -> NDArray[Any]:
     return tightest([result])
 
 
-def tightest(tables: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """Return of each pair of clocks and windows the tightest bound."""
-    result = np.concatenate(tables) if tables else np.empty(0, _BOUND)
+def tightest(tables: Iterable[NDArray[Any]]) -> NDArray[Any]:
+    """Return of each pair of clocks and windows the tightest bound.
+
+    Tables are merged as they come: each part of a history has some bounds of nearly all windows.
+    """
+    result, waiting = np.empty(0, _BOUND), list[NDArray[Any]]()
+    for table in tables:
+        waiting.append(table)
+        if sum(map(len, waiting)) > max(BOUNDS, len(result)):
+            result, waiting = _merged([result, *waiting]), []
+    return _merged([result, *waiting])
+
+
+def _merged(tables: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    result = np.concatenate(tables)
     order = np.lexsort([result[name] for name in ("seconds", "late_window", "late", "early_window", "early")])
     result = result[order]
     ends = np.stack([result[name] for name in ("early", "early_window", "late", "late_window")])

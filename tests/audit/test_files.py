@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import pickle
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pytest
+
+from quorumq.audit import clocks
 from quorumq.audit.files import Cut
 from quorumq.audit.lines import Lines
 from quorumq.audit.table import Table, joined
@@ -77,3 +84,31 @@ def test_a_refused_line_names_nothing() -> None:
 def test_a_guarantee_is_named_once() -> None:
     assert titled("G1").startswith("G1 durable: ")
     assert titled("groups").startswith("groups as asked: ")
+
+
+def test_bounds_of_any_number_of_parts_are_merged_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each part has some of nearly all windows, so all of them grow with the lines."""
+    monkeypatch.setattr(clocks, "BOUNDS", 1_000)
+    rng = np.random.default_rng(7)
+    given: list[weakref.ref[Any]] = []
+    most = 0
+
+    def tables() -> Iterator[Any]:
+        nonlocal most
+        for _ in range(100):
+            table = np.zeros(500, clocks._BOUND)
+            table["early_window"], table["seconds"] = rng.integers(0, 800, 500), rng.random(500)
+            given.append(weakref.ref(table))
+            every.append(table.copy())
+            most = max(most, sum(it() is not None for it in given))
+            yield table
+            del table
+
+    every: list[Any] = []
+    result = clocks.tightest(tables())
+    expected: dict[int, float] = {}
+    for window, seconds in np.concatenate(every)[["early_window", "seconds"]].tolist():
+        expected[window] = min(seconds, expected.get(window, 1.0))
+    assert dict(result[["early_window", "seconds"]].tolist()) == expected
+    assert len(result) == len(expected)
+    assert most <= 5
