@@ -39,7 +39,6 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "partitions": ("quorumq.cli.partitions:partitions", "Move replicas from one node to another."),
     "survivors": ("quorumq.cli.survivors:survivors", "Go on after directories were lost for good."),
     "export": ("quorumq.cli.export:export", "Read messages out of a stopped node's directory."),
-    "journal": ("quorumq.cli.journal:journal", "Look into a node's journal files."),
     "audit": ("quorumq.cli.audit:audit", "Check every guarantee against histories of what happened."),
     "bench": ("quorumq.lab.bench:bench", "Measure this machine, with every message verified."),
 }

@@ -25,7 +25,6 @@ from quorumq.lab.demo_run import GROUP, TOPIC, Run
 from quorumq.lab.demo_verdict import Verdict
 from quorumq.lab.demo_view import verdict_table
 from quorumq.lab.gateways import INSTALL
-from quorumq.storage.segment import NAME_SUFFIX
 
 
 @click.command()
@@ -92,7 +91,6 @@ def _say_more(out: Any, verdict: Verdict, keep: Path | None) -> None:
     if keep is None:
         out.print("To look further, run it with --keep DIR.", markup=False)
         return
-    segments = sorted((keep / "n1" / "data").glob(f"*{NAME_SUFFIX}"))
     out.print(
         f"Everything is in {keep}: nodes in n1 to n3, histories in histories. To look further:\n",
         markup=False,
@@ -103,8 +101,6 @@ def _say_more(out: Any, verdict: Verdict, keep: Path | None) -> None:
     out.print(f"  quorumq deadletters list {TOPIC} --group {GROUP}", markup=False)
     out.print(f"  quorumq peek {TOPIC} --group {GROUP} --which acked --limit 10", markup=False)
     out.print("  quorumq status", markup=False)
-    for segment in segments[-1:]:
-        out.print(f"  quorumq journal inspect {segment}     # with the nodes stopped or not", markup=False)
     out.print(
         f"  quorumq audit --drained {keep / 'histories'}     # every promise, checked again\n", markup=False
     )

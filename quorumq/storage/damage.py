@@ -14,7 +14,7 @@ from quorumq.storage.disk import Disk
 
 ADVICE: Final = (
     "do not delete files one by one: start the node with an empty data directory, so that it gets its data back "
-    "from the other replicas, or restore this one as a whole (`quorumq journal inspect FILE` shows what is there)"
+    "from the other replicas, or restore this one as a whole (`quorumq export` reads messages out of it)"
 )
 
 

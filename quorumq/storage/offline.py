@@ -27,8 +27,8 @@ from quorumq.core.values.errors import NotFound, StorageError, UsageError
 from quorumq.core.values.limits import HOLD_TIME_MAX_DEFAULT_S
 from quorumq.core.values.types import STAMP_ZERO, BatchHeader, Kind, Now, PartitionId, ProducerId, Span, Topic
 from quorumq.storage.disk import RealDisk
-from quorumq.storage.inspect import start_of
 from quorumq.storage.salvage import read_directory
+from quorumq.storage.scan import start_of
 from quorumq.storage.segment import NAME_SUFFIX, segment_name
 from quorumq.storage.segments import FoundBatch
 from quorumq.wire.batch import Corrupt, Message, records_of

@@ -1,21 +1,23 @@
 """Records of one segment, and the places in it without any.
 
-Torn, damaged and counting bytes are told apart here for all readers of a journal: a start, one that salvages, the
-person who looks at one file, and Spark. Each reader decides the consequences.
+Torn, damaged and counting bytes are told apart here for all readers of a journal: a start, one that salvages, and
+Spark. Each reader decides the consequences.
 """
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from crc32c import crc32c
 
 from quorumq.core.values.limits import BATCH_BYTES_MAX, MIB
-from quorumq.storage.records import SNAPSHOT_END
+from quorumq.storage.records import SNAPSHOT_END, SegmentStart, decode_record
 from quorumq.storage.segment import CRC_START, HEADER_BYTES_MAX, MAGIC, PREFIX, PREFIX_BYTES
 from quorumq.wire import cbor
 
@@ -227,3 +229,16 @@ class Scan:
             start: before this there is no valid frame behind ``offset``.
         """
         return self._first(max(offset + 1, start), lambda frame: frame.durable > offset)
+
+
+def start_of(path: Path) -> SegmentStart | None:
+    """Return the first record of a segment file; None if it cannot be read."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            fd = file.fileno()
+            size = os.fstat(fd).st_size
+            frame = Scan(lambda at, length: os.pread(fd, length, at), size, check_bodies=False).frame(0)
+            record = decode_record(frame.fields) if isinstance(frame, Frame) else None
+    except (OSError, cbor.BadValue):
+        return None
+    return record if isinstance(record, SegmentStart) else None

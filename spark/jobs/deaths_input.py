@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from quorumq.client.blocking import connect
 from quorumq.core.values.errors import NotFound, QuorumqError, StorageError, UsageError
-from quorumq.storage.inspect import start_of
+from quorumq.storage.scan import start_of
 from quorumq.storage.segment import NAME_SUFFIX
 
 from ..folders import Folder

@@ -21,10 +21,9 @@ from quorumq.core.messages.records import BatchStored, ClusterPut, DirectoryMade
 from quorumq.core.values.errors import StorageError
 from quorumq.core.values.types import Death, Now, PartitionId, Stamp
 from quorumq.storage.disk import RealDisk
-from quorumq.storage.inspect import inspect_segment
 from quorumq.storage.journal import Journal
 from quorumq.storage.offline import OfflineDirectory, ReadOnlyDisk
-from quorumq.storage.records import TYPE_OF
+from quorumq.storage.records import BATCH_MOVED, BATCH_STORED, TYPE_OF
 from quorumq.wire.batch import Message, build_batch
 from sim.memory_disk import MemoryDisk
 from tests.client.steps import in_a_thread
@@ -32,7 +31,7 @@ from tests.core.cluster import Cluster
 from tests.core.growing import GrowingCluster
 from tests.core.steps import fetch, outcomes, receipts
 from tests.storage.samples import DIRECTORY, copy_out, record_headers
-from tests.storage.writer import Writer, flips, worn
+from tests.storage.writer import Writer, flips, frames_in, worn
 
 DEATH = Death(Stamp(1, "a"), "rejected", "ValueError", "no", "", "", 1, 0, 0, 0, 0, "", "", "", "")
 
@@ -368,7 +367,7 @@ def test_a_damaged_copy_gives_way_to_what_it_was_copied_from(tmp_path: Path) -> 
     writer.store.abandon()
     copy_out(writer.disk, tmp_path)
     file = max(tmp_path.glob("*.journal"))
-    (moved,) = [item for item in inspect_segment(file) if item.type == "BatchMoved"]
+    (moved,) = [frame for frame in frames_in(file) if frame.type == BATCH_MOVED]
     flip(file, file.read_bytes().index(b"payload", moved.offset))
     done = export(tmp_path)
     assert {int(line["payload"].split()[1]) for line in done.lines} == set(writer.live())
@@ -381,7 +380,7 @@ def test_memory_does_not_grow_with_what_is_in_the_directory(tmp_path: Path) -> N
     for _ in range(40):
         publish(cluster, [Message(b"x" * (1 << 19))] * 2)
     path = write(cluster, home, tmp_path / "a", 8 << 20)
-    assert sum(item.type == "BatchStored" for item in inspect_segment(segment(path))) > 5
+    assert sum(frame.type == BATCH_STORED for frame in frames_in(segment(path))) > 5
     del cluster
     tracemalloc.start()
     with OfflineDirectory(path, Now(0.0, 0)) as directory:

@@ -115,7 +115,6 @@ def test_a_misspelt_command_is_answered_with_those_there_are() -> None:
         (["topics", "create", "x", "--partitions", "0"], "--partitions"),
         (["dev", "--nodes", "10"], "--nodes"),
         (["serve"], "--config"),
-        (["journal", "inspect"], "FILE"),
         (["bench", "drain", "--size", "3"], "--size"),
     ],
 )

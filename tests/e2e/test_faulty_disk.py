@@ -17,12 +17,13 @@ import pytest
 
 from quorumq.core import messages as m
 from quorumq.core.values.types import STAMP_ZERO, Death, Span
-from quorumq.storage.inspect import inspect_segment
+from quorumq.storage.records import BATCH_STORED
 from quorumq.wire.codec import signed_items
 from quorumq.wire.values import SignedNamed
 from tests.e2e.raw import Raw, outcomes, publish, receipts, size_of
 from tests.node.programs import address, start, until, write_config
 from tests.patience import PATIENCE_S
+from tests.storage.writer import frames_in
 
 KIB, MIB = 1024, 1024 * 1024
 
@@ -71,10 +72,10 @@ def test_after_a_failed_fsync_no_answer_is_sent_and_the_process_ends(tmp_path: P
         process.wait()
     flag.unlink()
     stored = {
-        item.fields["number"]
+        frame.offset
         for segment in (tmp_path / "data").glob("*.journal")
-        for item in inspect_segment(segment)
-        if item.type == "BatchStored"
+        for frame in frames_in(segment)
+        if frame.type == BATCH_STORED
     }
     assert stored, "what was confirmed is there"
     again = start(path)

@@ -199,7 +199,7 @@ def test_a_flip_of_any_byte_of_the_newest_segment_is_damage_a_damaged_batch_or_a
             if witnessed and not in_body:
                 seen["damage"] += 1
                 with pytest.raises(
-                    StorageError, match=f"{name} is damaged at byte {frame.offset}: .*journal inspect"
+                    StorageError, match=f"{name} is damaged at byte {frame.offset}: .*quorumq export"
                 ):
                     start_store(copy)
                 continue

@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import cbor2
-import pytest
 
 from quorumq.core.messages.records import BatchStored, RecordsMerged, Reserved
 from quorumq.core.values.types import Kind
 from quorumq.storage.disk import RealDisk
-from quorumq.storage.inspect import UNREADABLE, inspect_segment
 from quorumq.storage.records import TYPE_OF
 from quorumq.wire.batch import Message, build_batch
 from sim.memory_disk import MemoryDisk
@@ -238,57 +236,3 @@ def dump(data: bytes) -> str:
 def test_the_dump_in_the_page_is_what_the_code_writes() -> None:
     block = DOC.read_text().split("```")[-2].strip("\n")
     assert block == dump(example())
-
-
-def test_inspect_shows_every_record_of_a_good_segment(tmp_path: Path) -> None:
-    store, _ = start(RealDisk(tmp_path))
-    store.append([batch(0), dead(0), clean_stop()])
-    store.close()
-    (path,) = tmp_path.glob("*.journal")
-    items = list(inspect_segment(path))
-    assert [item.type for item in items] == [
-        "SegmentStart", "SnapshotEnd", "BatchStored", "RecordsMerged", "CleanStopped", "DurableMark",
-    ]  # fmt: skip
-    assert not any(item.notes for item in items)
-    assert items[2].fields["number"] == 0
-    assert items[2].fields["messages"] == 1
-
-
-def test_inspect_says_where_and_what_is_damaged_for_a_flip_of_every_byte(tmp_path: Path) -> None:
-    store, _ = start(RealDisk(tmp_path))
-    store.append([batch(0), Reserved(1)])
-    store.commit()
-    store.append([batch(1), Reserved(2)])
-    store.close()
-    start(RealDisk(tmp_path))[0].close()  # a neighbour, which knows the directory's id
-    path = sorted(tmp_path.glob("*.journal"))[0]
-    data = path.read_bytes()
-    good = list(inspect_segment(path))
-    ends = [item.offset for item in good[1:]] + [len(data)]
-    for offset in range(len(data)):
-        changed = bytearray(data)
-        changed[offset] ^= 1 << (offset % 8)
-        path.write_bytes(changed)
-        items = list(inspect_segment(path))
-        hit = next(index for index, end in enumerate(ends) if offset < end)
-        assert [item.offset for item in items] == [item.offset for item in good]
-        for index, item in enumerate(items):
-            if index != hit:
-                assert item == good[index]
-        assert items[hit].notes
-        if items[hit].type == UNREADABLE:
-            assert items[hit].fields["bytes"] == ends[hit] - good[hit].offset
-            said = "damaged: " if hit < len(good) - 1 else "a torn tail"
-            assert said in items[hit].notes[-1]
-        else:
-            assert "the body is damaged (messages 0 of 1); damaged: the record at byte" in items[hit].notes[0]
-
-
-@pytest.mark.parametrize("cut", [0, 10, 60, 95])
-def test_inspect_of_a_short_file_ends_with_what_is_missing(tmp_path: Path, cut: int) -> None:
-    data = example()
-    path = tmp_path / "000000000001.journal"
-    path.write_bytes(data[:cut])
-    items = list(inspect_segment(path))
-    assert items[-1].type == UNREADABLE
-    assert sum(item.fields.get("bytes", 0) for item in items[-1:]) + items[-1].offset == cut

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import errno
 import random
-from pathlib import Path
 
 import pytest
 
 from quorumq.core.messages.records import BatchStored, DirectoryMade, JournalRecord, Reserved
 from quorumq.core.values.errors import StorageError
 from quorumq.storage.damage import DamagedBatch, DamagedDirectory
-from quorumq.storage.inspect import UNREADABLE, inspect_segment
 from quorumq.storage.journal import Journal
 from sim.memory_disk import MemoryDisk
 from tests.storage.samples import (
@@ -19,7 +17,6 @@ from tests.storage.samples import (
     bare,
     batch,
     bodies_are_right,
-    copy_out,
     newest,
     small_state,
     start,
@@ -240,17 +237,3 @@ def test_a_directory_of_another_node_is_refused_all_the_same() -> None:
     with pytest.raises(StorageError, match="is the data directory of node 'n1'"):
         Journal.open(disk, node="n2", cluster_id="test", salvage=True)
     start(disk)[0].close()
-
-
-def test_inspect_shows_holes_and_why_it_cannot_trusted(tmp_path: Path) -> None:
-    writer = worn()
-    disk = writer.disk
-    disk.flip(newest(disk), frames_of(disk, newest(disk))[3].offset + 5)
-    damaged = newest(disk)
-    salvage(disk)[0].close()
-    copy_out(disk, tmp_path)
-    first = next(iter(inspect_segment(tmp_path / newest(disk))))
-    assert damaged in first.fields["not_trusted"]
-    (hole,) = first.fields["holes"]
-    (location,) = [item for item in inspect_segment(tmp_path / damaged) if item.type == UNREADABLE]
-    assert (location.offset, location.offset + location.fields["bytes"]) == (hole.first, hole.stop)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from quorumq.core.messages.records import BatchStored, DirectoryMade, JournalRecord, Reserved
 from quorumq.storage.damage import DamagedBatch
 from quorumq.storage.journal import Journal
-from quorumq.storage.scan import Frame, Scan
+from quorumq.storage.scan import Frame, Scan, start_of
 from quorumq.storage.segment import salt_of, segment_number
 from sim.memory_disk import MemoryDisk
 from tests.storage.samples import (
@@ -136,6 +137,15 @@ def frames_of(disk: MemoryDisk, name: str) -> list[Frame]:
     frames = [frame for frame in items if isinstance(frame, Frame)]
     assert frames == items
     return frames
+
+
+def frames_in(path: Path) -> list[Frame]:
+    """Return the records of a segment file that can be read."""
+    start, data = start_of(path), path.read_bytes()
+    assert start is not None
+    salt = salt_of(start.directory, start.segment)
+    scan = Scan(lambda at, length: data[at : at + length], len(data), salt, check_bodies=True)
+    return [item for item in scan.records() if isinstance(item, Frame)]
 
 
 def worn() -> Writer:
