@@ -155,7 +155,6 @@ async def consume(where: Where, **options: Any) -> None:
 
     count = 0
     names = parsed(plan.ids)
-    came: set[MessageId] = set()
     async with cluster(where) as client:
         # A consumer fetches ahead. If an exact number of messages is asked for, the next one would be taken only
         # to be given back, so those are fetched as they are wanted; so is what is there and nothing else.
@@ -168,11 +167,8 @@ async def consume(where: Where, **options: Any) -> None:
                 async for messages in batches:
                     await _handle(client, messages, plan)
                     count += len(messages)
-                    for message in messages:
-                        came.add(message.id)
+                    for _ in messages:
                         advance()
-        if names:
-            await _check_came(client, plan, [name for name in names if name not in came])
     if not count and not plan.as_json:
         say(f"nothing came from {', '.join(plan.topics)} for {plan.group}", err=True)
 
@@ -198,13 +194,17 @@ async def _fetches(client: Client, plan: Plan) -> AsyncGenerator[list[Message], 
 
 
 async def _named(client: Client, plan: Plan, names: list[MessageId]) -> AsyncGenerator[list[Message], None]:
-    """Yield the messages of these ids that may be delivered now; one by one if a command works on each."""
+    """Yield the messages of these ids that may be delivered now, one by one if a command works on each. Then report the
+    others."""
+    missing: list[MessageId] = []
     for chunk in [[name] for name in names] if plan.command else [names]:
         remaining = chunk
         while remaining and (messages := await _fetch(client, plan, ids=remaining)):
             came = {message.id for message in messages}
             remaining = [name for name in remaining if name not in came]
             yield messages
+        missing += remaining
+    await _check_came(client, plan, missing)
 
 
 async def _check_came(client: Client, plan: Plan, missing: list[MessageId]) -> None:

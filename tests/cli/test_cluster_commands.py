@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -17,6 +18,7 @@ import trio
 from click.testing import CliRunner
 
 from quorumq.cli.main import main
+from quorumq.client import Message, MessageId
 from quorumq.client.blocking import connect
 from quorumq.core.values.errors import UsageError
 from quorumq.lab import dev, local
@@ -79,6 +81,23 @@ def test_consume_takes_messages_by_their_ids_and_says_what_became_of_others(pati
     assert f"{never} was not delivered to g: no replica that answered knows it" in consumed.err
     assert shell(*take, "--id", ids[4], "--exec", "cat; exit 0", "--json").lines()[0]["outcome"] == "acked"
     assert "leave out --max and --wait" in shell(*take, "--id", ids[4], "--max", "1", code=2).err
+
+
+def test_consume_forgets_messages_that_it_has_settled(
+    patient: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may run for months: memory that grows by each message would end it."""
+    alive: list[int] = []
+
+    def show(message: Message, as_json: bool) -> None:
+        alive.append(sum(isinstance(it, Message) or type(it) is MessageId for it in gc.get_objects()))
+
+    patient("publish many --lines", stdin=b"line\n" * 300)
+    monkeypatch.setattr("quorumq.cli.consume.BATCH", 20)
+    monkeypatch.setattr("quorumq.cli.consume._show", show)
+    patient("consume many --group g --max 300")
+    assert len(alive) == 300
+    assert max(alive) < alive[0] + 200
 
 
 def test_peek_shows_each_state_and_takes_nothing(patient: Shell) -> None:
