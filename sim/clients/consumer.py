@@ -80,7 +80,6 @@ class Consumer(Deriving):
             most,
             1 << 20 if self.world.healed else self.options.fetch_bytes,
             least,
-            0,
             wait,
             hold,
             sent_at,

@@ -68,7 +68,7 @@ class Inspector(Client):
                 m.DescribeGroups((("jobs", group), ("nothing", group))),
                 m.DeclareSurvivors(),
                 m.ShowRequest(partition, Span(producer_id, at, at + 1)),
-                m.Fetch(("no topic*",), group, 1, 1 << 20, 1, 0, 0.05, self.options.hold_times[0], 0.0),
+                m.Fetch(("no topic*",), group, 1, 1 << 20, 1, 0.05, self.options.hold_times[0], 0.0),
                 peek._replace(bodies=True),
                 peek._replace(topic="jobs.deadletters"),
                 peek._replace(complete=True),
@@ -81,7 +81,7 @@ class Inspector(Client):
         """Return a request that every node must refuse."""
         rng, options = self.rng, self.options
         group = rng.choice(self.around.groups)
-        fetch = m.Fetch(("jobs",), group, 1, 1 << 20, 1, 0, 0.0, options.hold_times[0], 0.0)
+        fetch = m.Fetch(("jobs",), group, 1, 1 << 20, 1, 0.0, options.hold_times[0], 0.0)
         span = Span(ProducerId("a", 1, 1, 1), 0, 2)
         partition = PartitionId(self.topics.current.id if self.topics.current is not None else b"?" * 16, 0)
         no_owner = Owner("a", Incarnation(0, 0), Stamp(0, "a"))

@@ -48,7 +48,6 @@ def fetch(
         max_messages=1,
         max_bytes=1 << 20,
         min_messages=1,
-        min_bytes=0,
         max_wait=max_wait,
         hold_time=hold_time,
         sent_at=now.mono,

@@ -285,7 +285,7 @@ async def test_a_fetch_alone_is_in_no_hurry() -> None:
     async with started() as (nursery, connection, node):
         began = trio.current_time()
         nursery.start_soon(answer_pings, node, [])
-        request = m.Fetch(("t",), "g", 1, 1, 1, 0, 3.0, 30.0, 0.0)
+        request = m.Fetch(("t",), "g", 1, 1, 1, 3.0, 30.0, 0.0)
         with pytest.raises(Lost, match="no answer within 8 s"):
             await connection.ask(request, timeout=8.0)
         assert trio.current_time() - began == 8.0

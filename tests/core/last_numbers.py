@@ -46,7 +46,7 @@ def begun() -> tuple[Coded, Topic, tuple[SignedNamed, ...]]:
     topic = cluster.topic()
     batch = cluster.batch(topic, LAST.producer_id, LAST.start, [b"x"] * LAST.size)
     assert isinstance(cluster.ask("a", m.Publish(batch, AGES_ASKED_END - 1)), m.PublishReply)
-    return cluster, topic, receipts(cluster.ask("a", m.Fetch(("jobs",), "g", 2, 100, 1, 1, 0.0, 1.0, 0.0)))
+    return cluster, topic, receipts(cluster.ask("a", m.Fetch(("jobs",), "g", 2, 100, 1, 0.0, 1.0, 0.0)))
 
 
 def see_stamps(cluster: Coded) -> None:

@@ -29,9 +29,7 @@ def fetch(
     had_lot: bool = False,
 ) -> m.Fetch:
     """Return a FETCH of the topic `jobs`."""
-    return m.Fetch(
-        ("jobs",), group, most, 1 << 20, least, 0, wait, hold_time, 0.0, idle=idle, had_lot=had_lot
-    )
+    return m.Fetch(("jobs",), group, most, 1 << 20, least, wait, hold_time, 0.0, idle=idle, had_lot=had_lot)
 
 
 def opened(cluster: Cluster, *named: str, node: str = "a", **settings: object) -> tuple[Topic, ProducerId]:

@@ -27,7 +27,7 @@ def limited(per_second: float, burst: int, rf: int) -> tuple[Cluster, list[str],
 
 def taken(cluster: Cluster, node: str) -> int:
     """FETCH through a node, and count the messages that it brings."""
-    key = cluster.submit(node, m.Fetch(("jobs",), "g", 20, 1 << 20, 1, 0, 0.0, 30.0, cluster.time))
+    key = cluster.submit(node, m.Fetch(("jobs",), "g", 20, 1 << 20, 1, 0.0, 30.0, cluster.time))
     cluster.advance(0.02)
     reply = cluster.replies.get(key)
     slices = reply.slices if isinstance(reply, m.FetchReply) else ()

@@ -122,7 +122,7 @@ def test_a_new_node_serves_only_once_everybody_said_it_is_new() -> None:
     fresh.journals = {name: [] for name in fresh.names}
     for name in "ab":
         fresh.start(name)
-    for request in (m.OpenSession(), m.Fetch(("jobs",), "g", 1, 1, 1, 0, 0.0, 10.0, 0.0)):
+    for request in (m.OpenSession(), m.Fetch(("jobs",), "g", 1, 1, 1, 0.0, 10.0, 0.0)):
         check_failed(fresh.ask("a", request), None, "still missing c")
     fresh.start("c")
     assert Trusted() in fresh.journals["a"]

@@ -25,7 +25,7 @@ ME = ProducerId("x", 1, 1, 1)
 
 
 def fetch(cluster: Cluster, node: str, count: int = 10, hold_time: float = 30.0) -> list[bytes]:
-    reply = cluster.ask(node, m.Fetch(("jobs",), "g", count, 1 << 20, 1, 0, 0.0, hold_time, cluster.time))
+    reply = cluster.ask(node, m.Fetch(("jobs",), "g", count, 1 << 20, 1, 0.0, hold_time, cluster.time))
     assert isinstance(reply, m.FetchReply), reply
     return [part for one in reply.slices for part in bodies(one)]
 
@@ -280,7 +280,7 @@ def test_a_publish_to_a_slot_that_does_not_vote_yet_is_answered_at_once(waits: b
     cluster.drop = lambda sender, to, message: isinstance(message, m.ResyncReply)
     assert isinstance(cluster.ask(old, m.MovePartition("jobs", 0, old, new)), m.TopicReply)
     if waits:  # for a message, so that the STORE brings a HOLD
-        cluster.submit(new, m.Fetch(("jobs",), "g", 10, 1 << 20, 1, 0, 3.0, 30.0, cluster.time, idle=True))
+        cluster.submit(new, m.Fetch(("jobs",), "g", 10, 1 << 20, 1, 3.0, 30.0, cluster.time, idle=True))
     publish = m.Publish(cluster.batch(topic, ME, 0, [b"x"]))
     for through in (new, others[1]):
         reply = cluster.ask(through, publish)
@@ -295,7 +295,7 @@ def test_no_hold_is_piggybacked_in_a_layout_that_waits_for_our_disk() -> None:
     """Else it is won without the message, in the old layout, and no client gets that for a hold time."""
     cluster, topic, members, others = made()
     through = members[1]
-    request = m.Fetch(("jobs",), "g", 10, 1 << 20, 1, 0, 3.0, 30.0, cluster.time, idle=True)
+    request = m.Fetch(("jobs",), "g", 10, 1 << 20, 1, 3.0, 30.0, cluster.time, idle=True)
     key = cluster.submit(through, request)
     disk = SlowDisk(cluster, through)
     cluster.submit(others[1], m.MovePartition("jobs", 0, members[0], others[0]))
@@ -316,7 +316,7 @@ def test_a_new_slot_learns_no_hold_that_was_released(is_lost: bool) -> None:
     old, through, new = members[0], members[1], others[0]
     publish(cluster, others[1], topic, 0, 1)
     cluster.drop = lambda sender, to, message: to == through and isinstance(message, m.HoldReply)
-    key = cluster.submit(through, m.Fetch(("jobs",), "g", 10, 1 << 20, 1, 0, 0.0, 30.0, cluster.time))
+    key = cluster.submit(through, m.Fetch(("jobs",), "g", 10, 1 << 20, 1, 0.0, 30.0, cluster.time))
     assert key not in cluster.replies
 
     def drop(sender: str, to: str, message: object) -> bool:
@@ -339,7 +339,7 @@ def test_releases_for_a_replica_that_never_votes_take_no_room_of_others() -> Non
     cluster.drop = lambda sender, to, message: isinstance(message, m.SyncPull)
     assert isinstance(move(cluster, others[1], old, new), m.TopicReply)
     cluster.advance(5.0)
-    key = cluster.submit(members[1], m.Fetch(("jobs",), "g", 10, 1 << 20, 1, 0, 0.0, 30.0, cluster.time))
+    key = cluster.submit(members[1], m.Fetch(("jobs",), "g", 10, 1 << 20, 1, 0.0, 30.0, cluster.time))
     cluster.feed(members[1], Unsent(key))
     assert cluster.nodes[old].context.sources
     recovery, replicas = cluster.nodes[old].context.hold_recovery, cluster.nodes[old].replicas
@@ -393,7 +393,7 @@ def test_a_first_fetch_that_a_move_ends_is_no_ok_before_its_group_has_begun() ->
     """Else its client publishes what it takes for the first message of its group, and the group skips that."""
     cluster, _, (old,), others = made(rf=1)
     cluster.drop = lambda sender, to, message: isinstance(message, m.PutGroup) and sender == old
-    first = m.Fetch(("jobs",), "fresh", 10, 1 << 20, 1, 0, 1.0, 5.0, 0.0, start="latest", idle=True)
+    first = m.Fetch(("jobs",), "fresh", 10, 1 << 20, 1, 1.0, 5.0, 0.0, start="latest", idle=True)
     key = cluster.submit(old, first)
     assert isinstance(move(cluster, others[1], old, others[0]), m.TopicReply)
     check_failed(cluster.replies[key], "outcome-unknown", "was moved away")

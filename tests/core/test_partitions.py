@@ -61,7 +61,7 @@ class Five(Cluster):
         return isinstance(self.replies.get(key), m.PublishReply)
 
     def fetched(self, node: str, group: str, partition: int) -> tuple[m.ReceiptPart, ...]:
-        fetch = m.Fetch((self.name,), group, 10, 1 << 20, 1, 0, 0.0, 10.0, 0.0, partitions=(partition,))
+        fetch = m.Fetch((self.name,), group, 10, 1 << 20, 1, 0.0, 10.0, 0.0, partitions=(partition,))
         reply = self.ask(node, fetch, 2.0)
         return receipts(reply) if isinstance(reply, m.FetchReply) else ()
 
@@ -377,9 +377,7 @@ def test_a_group_from_latest_gets_no_older_message_of_a_partition_that_its_node_
         )
 
     def reads(node: str) -> object:
-        return five.ask(
-            node, m.Fetch((five.name,), "g", 100, 1 << 20, 1, 0, 0.0, 5.0, 0.0, "c", start="latest")
-        )
+        return five.ask(node, m.Fetch((five.name,), "g", 100, 1 << 20, 1, 0.0, 5.0, 0.0, "c", start="latest"))
 
     publish(0)
     made = five.ask(five.x, m.SetGroup(five.name, "g", "latest")) if creates else reads(five.x)

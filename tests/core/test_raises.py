@@ -185,7 +185,7 @@ def test_everything_goes_on_meanwhile(rf: int, to: int) -> None:
 
 def waiting() -> m.Fetch:
     """A FETCH that waits for messages."""
-    return m.Fetch(("jobs",), "g", 50, 1 << 20, 1, 0, 1.0, 30.0, 0.0)
+    return m.Fetch(("jobs",), "g", 50, 1 << 20, 1, 1.0, 30.0, 0.0)
 
 
 def stored(cluster: Cluster, node: str, topic: Topic, first: int) -> int:

@@ -104,9 +104,9 @@ def test_a_fetch_is_cut_at_its_bytes_but_gives_at_least_one() -> None:
     cluster = Cluster()
     topic, producer_id = opened(cluster)
     cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 0, [b"y" * 5000] + [b"x" * 100] * 50)))
-    reply = cluster.ask("b", m.Fetch(("jobs",), "g", 100, 1000, 1, 0, 0.0, 10.0, 0.0))
+    reply = cluster.ask("b", m.Fetch(("jobs",), "g", 100, 1000, 1, 0.0, 10.0, 0.0))
     assert sizes(reply) == 1
-    reply = cluster.ask("b", m.Fetch(("jobs",), "g", 100, 1000, 1, 0, 0.0, 10.0, 0.0))
+    reply = cluster.ask("b", m.Fetch(("jobs",), "g", 100, 1000, 1, 0.0, 10.0, 0.0))
     assert 800 < bodies(reply) <= 1000
 
 
@@ -115,7 +115,7 @@ def test_no_fetch_gets_more_bytes_than_one_answer_may_have(monkeypatch: pytest.M
     cluster = Cluster()
     topic, producer_id = opened(cluster)
     cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 0, [b"x" * 100] * 50)))
-    assert bodies(cluster.ask("b", m.Fetch(("jobs",), "g", 100, 10 << 30, 1, 0, 0.0, 10.0, 0.0))) <= 1000
+    assert bodies(cluster.ask("b", m.Fetch(("jobs",), "g", 100, 10 << 30, 1, 0.0, 10.0, 0.0))) <= 1000
 
 
 HOUR_MS = 3_600_000
@@ -240,12 +240,12 @@ def test_a_fetch_waits_for_its_minimum_and_then_gives_what_there_is() -> None:
 def test_unknown_names_and_bad_requests_are_answered_in_words() -> None:
     cluster = with_messages(1)
     for request, code, word in [
-        (m.Fetch(("jbos",), "g", 1, 1, 1, 0, 0.0, 10.0, 0.0), "not-found", "'jbos'"),
-        (m.Fetch(("jobs",), "g", 1, 1, 1, 0, 0.0, 61.0, 0.0), "usage", "60.0 s"),
-        (m.Fetch(("jobs",), "", 1, 1, 1, 0, 0.0, 10.0, 0.0), "usage", "group"),
-        (m.Fetch(("jobs",), "g", 0, 1, 1, 0, 0.0, 10.0, 0.0), "usage", "max_messages"),
-        (m.Fetch(("jobs",), "g", 1, 1, 1, 0, 99.0, 10.0, 0.0), "usage", "max_wait"),
-        (m.Fetch(("jobs",), "g", 1, 1, 1, 0, 0.0, 10.0, 0.0, "", (7,)), "not-found", "has 1 partition:"),
+        (m.Fetch(("jbos",), "g", 1, 1, 1, 0.0, 10.0, 0.0), "not-found", "'jbos'"),
+        (m.Fetch(("jobs",), "g", 1, 1, 1, 0.0, 61.0, 0.0), "usage", "60.0 s"),
+        (m.Fetch(("jobs",), "", 1, 1, 1, 0.0, 10.0, 0.0), "usage", "group"),
+        (m.Fetch(("jobs",), "g", 0, 1, 1, 0.0, 10.0, 0.0), "usage", "max_messages"),
+        (m.Fetch(("jobs",), "g", 1, 1, 1, 99.0, 10.0, 0.0), "usage", "max_wait"),
+        (m.Fetch(("jobs",), "g", 1, 1, 1, 0.0, 10.0, 0.0, "", (7,)), "not-found", "has 1 partition:"),
         (m.PeekRequest("nope", 0, "g", "all", (0, 0), 1), "not-found", "nope"),
     ]:
         check_failed(cluster.ask("a", request), code, word)

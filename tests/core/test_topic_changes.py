@@ -361,8 +361,8 @@ def is_register(message: object) -> bool:
 def test_a_fetch_of_several_topics_goes_on_without_the_deleted_one() -> None:
     cluster, topic, _ = with_session()
     other = cluster.topic("other")
-    receipts(cluster.ask("a", m.Fetch(("jobs", "other"), "g", 100, 1 << 20, 1, 0, 0.0, 10.0, 0.0)))
-    key = cluster.submit("a", m.Fetch(("jobs", "other"), "g", 100, 1 << 20, 1, 0, 1.0, 10.0, 0.0))
+    receipts(cluster.ask("a", m.Fetch(("jobs", "other"), "g", 100, 1 << 20, 1, 0.0, 10.0, 0.0)))
+    key = cluster.submit("a", m.Fetch(("jobs", "other"), "g", 100, 1 << 20, 1, 1.0, 10.0, 0.0))
     assert key not in cluster.replies
     deleted(cluster, topic)
     assert receipts(cluster.replies[key]) == (), "it ends, and the next one says why"
@@ -372,7 +372,7 @@ def test_a_fetch_of_several_topics_goes_on_without_the_deleted_one() -> None:
 def test_a_fetch_of_a_pattern_that_has_won_messages_of_a_deleted_topic_goes_on_without_them() -> None:
     cluster, topic, _ = with_session(1)
     cluster.topic("jobs-too")
-    waiting = m.Fetch(("jobs*",), "g", 100, 1 << 20, 50, 0, 1.0, 10.0, 0.0)
+    waiting = m.Fetch(("jobs*",), "g", 100, 1 << 20, 50, 1.0, 10.0, 0.0)
     key = cluster.submit("a", waiting)
     cluster.ask("a", m.DeleteTopic("jobs", topic.id))
     cluster.advance(1.1)
@@ -411,7 +411,7 @@ def fill(cluster: Cluster, name: str, count: int = 2) -> None:
 
 
 def asking(*topics: str, most: int = 100, wait: float = 0.0, partitions: tuple[int, ...] = ()) -> m.Fetch:
-    return m.Fetch(topics, "g", most, 1 << 20, 1, 0, wait, 10.0, 0.0, partitions=partitions)
+    return m.Fetch(topics, "g", most, 1 << 20, 1, wait, 10.0, 0.0, partitions=partitions)
 
 
 def came_from(reply: object) -> list[str]:

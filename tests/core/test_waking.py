@@ -19,7 +19,7 @@ GROUPS = 50
 
 
 def waiting(group: str, wait: float = 20.0) -> m.Fetch:
-    return m.Fetch(("jobs",), group, 1, 1 << 20, 1, 1, wait, 200.0, 0.0, idle=True)
+    return m.Fetch(("jobs",), group, 1, 1 << 20, 1, wait, 200.0, 0.0, idle=True)
 
 
 class Parked:

@@ -104,7 +104,6 @@ class Raw:
                 most,
                 settings["max_bytes"],
                 1,
-                0,
                 settings["max_wait"],
                 hold_time,
                 time.monotonic(),

@@ -90,7 +90,7 @@ def test_a_client_that_sends_and_never_reads_costs_little(shared: LocalCluster, 
         frame = b"".join(
             encode_message(m.PeekRequest("unread", 0, "", "all", (0, 0), 1000, True), request=7)
             + encode_message(
-                m.Fetch(("unread",), "g", 1000, 8 * MIB, 1, 0, 0.0, 0.2, time.monotonic()), request=8
+                m.Fetch(("unread",), "g", 1000, 8 * MIB, 1, 0.0, 0.2, time.monotonic()), request=8
             )
         )
         end = time.monotonic() + 4

@@ -71,7 +71,7 @@ def worn(name: str, directory: int) -> MemoryDisk:
         for first in range(0, 12, 2):
             body = [b"payload %d " % first * (200 if first == 4 else 1), b"x"]
             cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, first, body, first // 2 % 2)))
-        reply: Any = cluster.ask("b", m.Fetch(("jobs",), "g", 9, 1 << 20, 1, 1, 0.0, 5.0, 0.0))
+        reply: Any = cluster.ask("b", m.Fetch(("jobs",), "g", 9, 1 << 20, 1, 0.0, 5.0, 0.0))
         items = tuple(
             m.ReceiptPart(delivery.receipt, (delivery.receipt.span,))
             for part in reply.slices

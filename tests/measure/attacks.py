@@ -28,7 +28,7 @@ from tests.measure.neighbours import Attack, compare, parse, processor_clock
 from tests.node.memory import Client, World, publish, receipts, world
 
 NAMES: Final = tuple(f"hostile-{number}" for number in range(1000))
-FETCH: Final = m.Fetch(("hostile-jobs",), "g", 1, limits.FETCH_BYTES_MAX, 1, 1, 0.0, 5.0, 0.0)
+FETCH: Final = m.Fetch(("hostile-jobs",), "g", 1, limits.FETCH_BYTES_MAX, 1, 0.0, 5.0, 0.0)
 PAYLOAD: Final = os.urandom(limits.PAYLOAD_BYTES_MAX - 1000)
 RECORD: Final = encode_record(Message(b"x"))
 

@@ -257,7 +257,7 @@ class HotCluster:
     def fetch(self, payloads: Sequence[bytes]) -> list[SignedNamed]:
         """Fetch as many messages as were published; return their receipts."""
         fetch = m.Fetch(
-            topics=("jobs",), group="g", max_messages=len(payloads), max_bytes=1 << 23, min_messages=1, min_bytes=0,
+            topics=("jobs",), group="g", max_messages=len(payloads), max_bytes=1 << 23, min_messages=1,
             max_wait=0.0, hold_time=20.0, sent_at=0.0,
         )  # fmt: skip
         parts: Sequence[WireSlice] = self.ask("n1", fetch).slices

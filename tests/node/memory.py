@@ -156,7 +156,7 @@ def signed_session(producer_id: ProducerId) -> bytes:
 
 
 def fetch(most: int = 100, wait: float = 0.0, hold_time: float = 4.0, size: int = 1 << 20) -> m.Fetch:
-    return m.Fetch(("jobs",), "g", most, size, 1, 0, wait, hold_time, 0.0, idle=True)
+    return m.Fetch(("jobs",), "g", most, size, 1, wait, hold_time, 0.0, idle=True)
 
 
 def payloads(reply: Any) -> list[bytes]:

@@ -68,7 +68,7 @@ async def test_the_endpoints_follow_the_state_of_the_node() -> None:
         answer = await client.ask(fetch(2))
         assert payloads(answer) == [b"x", b"y"]
         await client.ack(*receipts(answer))
-        await client.ask(m.Fetch(("nothing",), "g", 1, 1, 1, 0, 0.0, 1e9, 0.0))
+        await client.ask(m.Fetch(("nothing",), "g", 1, 1, 1, 0.0, 1e9, 0.0))
         status, page = await got(port, "/metrics?x=1")
         assert status == 200
         assert value(page, 'quorumq_messages_total{kind="published"}') == 3

@@ -28,7 +28,7 @@ async def described_by(client: Any, group: str = "g") -> m.DescribedGroup:
 
 
 def request(name: str = "w", *topics: str, partitions: tuple[int, ...] = (), group: str = "g") -> m.Fetch:
-    return m.Fetch(topics or ("jobs",), group, 10, 10, 1, 0, 0.0, 5.0, 0.0, name, partitions)
+    return m.Fetch(topics or ("jobs",), group, 10, 10, 1, 0.0, 5.0, 0.0, name, partitions)
 
 
 def won(number: int, count: int, topic: bytes = TOPIC.id) -> m.FetchReply:

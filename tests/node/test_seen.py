@@ -142,7 +142,7 @@ class Filled:
 
 
 def fetch(topics: tuple[str, ...], group: str, most: int = 9) -> m.Fetch:
-    return m.Fetch(topics, group, most, 1 << 20, 1, 0, 0.0, 4.0, 0.0, idle=True)
+    return m.Fetch(topics, group, most, 1 << 20, 1, 0.0, 4.0, 0.0, idle=True)
 
 
 def clients_file(path: Path) -> str:

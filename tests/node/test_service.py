@@ -243,7 +243,7 @@ async def test_above_memory_max_nothing_new_is_taken_and_the_rest_goes_on() -> N
             publish(topic, producer_id, 1, b"y"),
             m.CreateTopic("other", 1),
             m.SetGroup("jobs", "new"),
-            m.Fetch(("jobs",), "new", 1, 100, 1, 0, 0.0, 1.0, 0.0),
+            m.Fetch(("jobs",), "new", 1, 100, 1, 0.0, 1.0, 0.0),
         )
         health.rss = lambda: most + 1
         await trio.sleep(1.1)

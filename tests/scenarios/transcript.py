@@ -282,7 +282,7 @@ class Player:
         self.cluster.client(node, f"PUBLISH {spans(batch.header.spans)}", m.Publish(batch))
 
     def do_fetch(self, node: str, name: str, hold: str = "10", most: str = "100") -> None:
-        request = m.Fetch(("jobs",), GROUP, int(most), 1 << 20, 1, 0, 0.0, float(hold), 0.0, idle=True)
+        request = m.Fetch(("jobs",), GROUP, int(most), 1 << 20, 1, 0.0, float(hold), 0.0, idle=True)
         self.cluster.client(node, f"FETCH at most {most} for {hold} s", request, name)
 
     def do_ack(self, node: str, name: str) -> None:

@@ -24,7 +24,7 @@ def test_a_doubled_answer_of_another_node_gives_nothing_back() -> None:
         return False
 
     cluster.drop = listen
-    fetch = Fetch(("jobs",), "g", 1, 1 << 20, 1, 0, 0.0, 30.0, cluster.now.mono)
+    fetch = Fetch(("jobs",), "g", 1, 1 << 20, 1, 0.0, 30.0, cluster.now.mono)
     reply = cluster.ask(outsider, fetch)
     assert isinstance(reply, FetchReply)
     assert reply.slices
@@ -55,7 +55,7 @@ def test_an_answer_that_comes_after_its_leg_was_called_off_is_given_back_once() 
         return False
 
     cluster.drop = hold_back
-    key = cluster.submit(outsider, Fetch(("jobs",), "g", 1, 1 << 20, 1, 0, 0.0, 30.0, cluster.now.mono))
+    key = cluster.submit(outsider, Fetch(("jobs",), "g", 1, 1 << 20, 1, 0.0, 30.0, cluster.now.mono))
     cluster.advance(6.0)
     assert key in cluster.replies
     leg, answer = next(item for item in late if item[1].slices)

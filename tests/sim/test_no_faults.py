@@ -113,7 +113,7 @@ class Racer(Client):
         self.world.at(at, self.begin)
 
     def begin(self, _: object = None, __: object = None) -> None:
-        request = Fetch(("jobs",), "race", self.many, 1 << 20, self.many, 0, 1.0, 10.0, 0.0, self.name)
+        request = Fetch(("jobs",), "race", self.many, 1 << 20, self.many, 1.0, 10.0, 0.0, self.name)
 
         def then(answer: object, _: object) -> None:
             assert isinstance(answer, FetchReply), answer

@@ -35,7 +35,7 @@ def named(group: str) -> tuple[m.ReceiptPart, ...]:
 
 
 def fetch(group: str, *topics: str) -> m.Fetch:
-    return m.Fetch(topics, group, 1, 1, 1, 1, 0.0, 1.0, 0.0)
+    return m.Fetch(topics, group, 1, 1, 1, 0.0, 1.0, 0.0)
 
 
 BATCH = pack_spans(LOCATION, (SPAN,), 0, [encode_record(Message(b"x"))])

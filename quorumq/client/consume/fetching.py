@@ -130,7 +130,6 @@ async def fetch_from(
         max_messages=min(max_messages, FETCH_MESSAGES_MAX),
         max_bytes=min(max_bytes, FETCH_BYTES_MAX),
         min_messages=max(1, min(min_messages, FETCH_MESSAGES_MAX)),
-        min_bytes=0,
         max_wait=max_wait,
         hold_time=reader.hold_time,
         sent_at=0.0,

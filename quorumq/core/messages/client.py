@@ -233,7 +233,6 @@ class Fetch(NamedTuple):
     max_messages: int
     max_bytes: int
     min_messages: int
-    min_bytes: int
     max_wait: float
     hold_time: float
     sent_at: float

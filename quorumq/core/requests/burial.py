@@ -56,7 +56,7 @@ class Burial(FetchCoordinator):
 
     def __init__(self, key: int, replica: Replica, group: str, why: int, hold_time: float, now: Now) -> None:
         most = limits.FETCH_MESSAGES_MAX
-        request = m.Fetch((replica.topic.name,), group, most, 1 << 40, 1, 0, 0.0, hold_time, now.mono)
+        request = m.Fetch((replica.topic.name,), group, most, 1 << 40, 1, 0.0, hold_time, now.mono)
         super().__init__(key, request, (replica.partition,), 0, now)
         self.why = why
         self.rounds_begun = 0  # rounds

@@ -107,7 +107,7 @@ class FetchCoordinator(GroupReader):
 
     def _satisfied(self) -> bool:
         request = self.request
-        enough = self.won_messages >= request.min_messages and self.won_bytes >= request.min_bytes
+        enough = self.won_messages >= request.min_messages
         full = self.won_messages >= request.max_messages or self.won_bytes >= request.max_bytes
         return self.won_messages > 0 and (enough or full or self.won[0].lot > 0)
 

@@ -144,7 +144,6 @@ class SplitCoordinator(GroupReader):
                 max_messages=share,
                 max_bytes=capacity,
                 min_messages=max(1, min(share, self.request.min_messages - self.won_messages)),
-                min_bytes=0,
                 max_wait=wait,
                 idle=self.request.idle and not self.slices,
             )
@@ -227,7 +226,7 @@ class SplitCoordinator(GroupReader):
 
         Why: its node may have left the replica set, and no node would look at its partitions while others are parked.
         """
-        enough = self.won_messages >= self.request.min_messages and self.won_bytes >= self.request.min_bytes
+        enough = self.won_messages >= self.request.min_messages
         full = self.won_messages >= self.request.max_messages or self.won_bytes >= self.request.max_bytes
         full = full or self.crowded or any(map(is_suspect, self.slices)) or (self.hinted and not self.slices)
         at_once = (
