@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from quorumq.core.messages import SETTINGS, Peeked, ReplicaPeekRequest
+from quorumq.core.messages import SETTINGS, Peeked, PeekRequest
 from quorumq.core.partition.replica import Replica
 from quorumq.core.values.spans import SpanMap
 from quorumq.core.values.types import (
@@ -35,7 +35,7 @@ def dead_letters_of(replica: Replica, group: str, now: Now) -> Iterator[Peeked]:
     """Yield a group's dead letters as PEEK shows them, page by page."""
     cursor: tuple[int, int] | None = (0, 0)
     while cursor is not None:
-        page = replica.on_peek(ReplicaPeekRequest(0, replica.partition, group, "dead", cursor, 10_000), now)
+        page = replica.on_peek(PeekRequest(replica.topic.name, 0, group, "dead", cursor, 10_000), now)
         yield from page.items
         cursor = page.cursor
 

@@ -323,8 +323,8 @@ class Node:
     def _encode(self, message: m.PeerMessage, stamp: int) -> list[bytes | memoryview]:
         if isinstance(message, m.RemoteFetchReply) and message.slices:
             return self._encode_fetched(message, stamp)
-        if isinstance(message, m.ReplicaPeekReply) and message.slices:
-            return self._encode_page(message, stamp)
+        if isinstance(message, m.ReplicaPeekReply) and message.page is not None and message.page.slices:
+            return self._encode_page(message, message.page, stamp)
         last, at, chunks = self._last
         if last is not message or at != stamp:
             chunks = encode_message(message, stamp=stamp)
@@ -353,7 +353,9 @@ class Node:
         refusal = m.RemoteFetchReply(message.round, Code.TOO_FEW_REPLICAS, detail, ())
         return encode_message(refusal, stamp=stamp)
 
-    def _encode_page(self, message: m.ReplicaPeekReply, stamp: int) -> list[bytes | memoryview]:
+    def _encode_page(
+        self, message: m.ReplicaPeekReply, page: m.PeekReply, stamp: int
+    ) -> list[bytes | memoryview]:
         """Encode a page of PEEK for a peer's client, with its bytes; without, if they cannot be had or sent."""
         try:
             return encode_message(message, stamp=stamp, read=self.read_slice)
@@ -361,7 +363,7 @@ class Node:
             self.damaged(error.number, error)
         except (KeyError, TooLarge):  # its topic was deleted meanwhile; or letters take up the frame
             pass
-        return encode_message(message._replace(slices=()), stamp=stamp)
+        return encode_message(message._replace(page=page._replace(slices=())), stamp=stamp)
 
     def send_stored(self, effect: e.SendStored) -> None:
         to, epoch, number, age_ms = effect

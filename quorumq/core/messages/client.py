@@ -383,8 +383,8 @@ class PeekRequest(NamedTuple):
     topic: str
     partition: int
     group: str
-    which: str
-    cursor: tuple[int, int]
+    which: str  # "ready" | "held" | "delayed" | "acked" | "dead" | "skipped" | "purged" | "open" | "all"
+    cursor: tuple[int, int]  # (batch number, record) to go on from, this replica's own; (0, 0) for the start
     limit: int
     bodies: bool = False
     complete: bool = False
@@ -395,6 +395,11 @@ class PeekRequest(NamedTuple):
 
 
 class PeekReply(NamedTuple):
+    """One page of PEEK; ``cursor`` is None at the end.
+
+    ``slices`` are the messages' bytes, of as many of the first items as fit into `FETCH_BYTES_MAX`.
+    """
+
     partition: PartitionId
     items: tuple[Peeked, ...]
     cursor: tuple[int, int] | None

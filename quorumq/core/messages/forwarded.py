@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from quorumq.core.messages.client import Fetch, Slice
-from quorumq.core.messages.quorum import Peeked, StateCount
+from quorumq.core.messages.client import Fetch, PeekReply, PeekRequest, Slice
 from quorumq.core.values.types import PartitionId
 
 
@@ -14,28 +13,15 @@ class ReplicaPeekRequest(NamedTuple):
 
     round: int
     partition: PartitionId
-    group: str
-    which: str  # "ready" | "held" | "delayed" | "acked" | "dead" | "skipped" | "purged" | "open" | "all"
-    cursor: tuple[int, int]  # (batch number, record) to go on from, this replica's own; (0, 0) for the start
-    limit: int
-    bodies: bool = False
-    counted: bool = False  # as in PeekRequest; so are the next two
-    since_ms: int = 0
-    follow: bool = False
+    request: PeekRequest
 
 
 class ReplicaPeekReply(NamedTuple):
-    """One page of PEEK; ``cursor`` is None at the end.
-
-    ``slices`` are the messages' bytes, of as many of the first items as fit into `FETCH_BYTES_MAX`.
-    """
+    """One page of PEEK, or an error code."""
 
     round: int
-    items: tuple[Peeked, ...]
-    cursor: tuple[int, int] | None
     error: str
-    slices: tuple[Slice, ...] = ()
-    counts: tuple[StateCount, ...] = ()
+    page: PeekReply | None
 
 
 class RemoteFetch(NamedTuple):

@@ -486,9 +486,10 @@ class NodeCore:
             case m.PutGroup():
                 return context.put_group(sender, message, now)
             case m.ReplicaPeekRequest() if message.partition not in self.replicas:
-                return [e.Send(sender, m.ReplicaPeekReply(message.round, (), None, Code.UNKNOWN_TOPIC))]
+                return [e.Send(sender, m.ReplicaPeekReply(message.round, Code.UNKNOWN_TOPIC, None))]
             case m.ReplicaPeekRequest():
-                return [e.Send(sender, self.replicas[message.partition].on_peek(message, now))]
+                page = self.replicas[message.partition].on_peek(message.request, now)
+                return [e.Send(sender, m.ReplicaPeekReply(message.round, "", page))]
             case m.SyncRegisters():
                 return self.upkeep.on_registers_compared(sender, message)
             case m.SyncTopics():

@@ -361,15 +361,11 @@ class RequestRouter:
             return self.context.catalogue.no_group(topics[0], source)
         if request.complete:
             return ReplicaListCoordinator(key, partition, group, request.which, request.after, request.limit)
-        peek = m.ReplicaPeekRequest(
-            0, partition, group, request.which, request.cursor, request.limit, request.bodies, request.counted,
-            request.since_ms, request.follow,
-        )  # fmt: skip
+        request = request._replace(topic=topics[0], group=group)
         replica = self.context.replicas.get(partition)
         if replica is None or replica.learns:
-            return PeekCoordinator(key, peek)
-        page = replica.on_peek(peek, now)
-        return m.PeekReply(partition, page.items, page.cursor, page.slices, None, page.counts)
+            return PeekCoordinator(key, partition, request)
+        return replica.on_peek(request, now)
 
     def _show(self, request: m.ShowRequest, now: Now) -> Admitted:
         replica = self.context.replicas.get(request.partition)

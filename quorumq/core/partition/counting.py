@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from quorumq.core.messages import Peeked, ReplicaPeekReply, ReplicaPeekRequest, StateCount
+from quorumq.core.messages import Peeked, PeekReply, PeekRequest, StateCount
 from quorumq.core.partition.batches import Batches
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.listing import is_shown, peek, stored_parts
@@ -19,33 +19,31 @@ from quorumq.core.values.types import Now
 HOUR_MS = 3_600_000
 
 
-def count_of(batches: Batches, view: GroupView, message: ReplicaPeekRequest, now: Now) -> ReplicaPeekReply:
+def count_of(batches: Batches, view: GroupView, request: PeekRequest, now: Now) -> PeekReply:
     """PEEK: return the counts of one page, and the place where the next page goes on.
 
     A page ends when it has many rows, or has looked at many batches or runs.
     """
     rows: dict[Hashable, StateCount] = {}
     scanned = 0
-    for part, shift, batch in stored_parts(batches, message.cursor):
+    for part, shift, batch in stored_parts(batches, request.cursor):
         if scanned > limits.PEEK_SCAN_MAX:
-            return reply(message, rows, (batch.number, part.start + shift))
-        if message.since_ms and begins_ms(part.producer_id, batch.header.published_ms) < message.since_ms:
+            return reply(batches, rows, (batch.number, part.start + shift))
+        if request.since_ms and begins_ms(part.producer_id, batch.header.published_ms) < request.since_ms:
             scanned += 1
             continue
         for chunk, runs in view.chunks(part):
             if scanned > limits.PEEK_SCAN_MAX or len(rows) >= limits.PEEK_ITEMS_MAX:
-                return reply(message, rows, (batch.number, chunk.start + shift))
+                return reply(batches, rows, (batch.number, chunk.start + shift))
             scanned += runs
             for item in peek(batches, view, chunk, batch, now):
-                if is_shown(item, message.group, message.which):
+                if is_shown(item, request.group, request.which):
                     add(rows, item)
-    return reply(message, rows, None)
+    return reply(batches, rows, None)
 
 
-def reply(
-    message: ReplicaPeekRequest, rows: dict[Hashable, StateCount], cursor: tuple[int, int] | None
-) -> ReplicaPeekReply:
-    return ReplicaPeekReply(message.round, (), cursor, "", (), tuple(rows.values()))
+def reply(batches: Batches, rows: dict[Hashable, StateCount], cursor: tuple[int, int] | None) -> PeekReply:
+    return PeekReply(batches.partition, (), cursor, counts=tuple(rows.values()))
 
 
 def add(rows: dict[Hashable, StateCount], item: Peeked) -> None:

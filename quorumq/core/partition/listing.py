@@ -11,9 +11,9 @@ from sortedcontainers import SortedList
 
 from quorumq.core.messages import (
     Peeked,
+    PeekReply,
+    PeekRequest,
     ReplicaList,
-    ReplicaPeekReply,
-    ReplicaPeekRequest,
     ShownGroup,
     ShowReply,
     Slice,
@@ -40,7 +40,7 @@ _new: Any = tuple.__new__
 """`_new(Span, fields)` is a Span in half the time."""
 
 
-def page_of(batches: Batches, view: GroupView, message: ReplicaPeekRequest, now: Now) -> ReplicaPeekReply:
+def page_of(batches: Batches, view: GroupView, request: PeekRequest, now: Now) -> PeekReply:
     """PEEK: return a page of what this replica sees, oldest first, holding nothing and counting nothing.
 
     A page ends at its limit, at a megabyte of dead letters, with bodies at the bytes of one answer, or after many
@@ -49,38 +49,36 @@ def page_of(batches: Batches, view: GroupView, message: ReplicaPeekRequest, now:
     beginning: a message that is shown twice is recognized by its id, and nothing is left out.
     """
     items: list[Peeked] = []
-    if message.follow and message.cursor[0] < 0:
-        return ReplicaPeekReply(message.round, (), end_of(batches), "")
-    limit = min(message.limit, limits.PEEK_ITEMS_MAX)
+    if request.follow and request.cursor[0] < 0:
+        return PeekReply(batches.partition, (), end_of(batches))
+    limit = min(request.limit, limits.PEEK_ITEMS_MAX)
     capacity = PEEK_BYTES_MAX
     bytes_left = limits.FETCH_BYTES_MAX
     scanned, last = 0, -1
-    for part, shift, batch in stored_parts(batches, message.cursor):
+    for part, shift, batch in stored_parts(batches, request.cursor):
         scanned += batch.number != last
         last = batch.number
         if scanned > limits.PEEK_SCAN_MAX:
-            return ReplicaPeekReply(message.round, tuple(items), (batch.number, part.start + shift), "")
-        if message.since_ms and batch.header.published_ms < message.since_ms:
+            return PeekReply(batches.partition, tuple(items), (batch.number, part.start + shift))
+        if request.since_ms and batch.header.published_ms < request.since_ms:
             continue
         first = len(items)
         for chunk, runs in view.chunks(part):
             if scanned > limits.PEEK_SCAN_MAX:
-                return ReplicaPeekReply(message.round, tuple(items), (batch.number, chunk.start + shift), "")
+                return PeekReply(batches.partition, tuple(items), (batch.number, chunk.start + shift))
             scanned += runs - 1
             for item in peek(batches, view, chunk, batch, now):
-                if not is_shown(item, message.group, message.which):
+                if not is_shown(item, request.group, request.which):
                     continue
-                span = fitting(batches, item.span, bytes_left) if message.bodies else item.span
+                span = fitting(batches, item.span, bytes_left) if request.bodies else item.span
                 if len(items) >= limit or capacity <= 0 or span is None:
                     cursor = (batch.number, item.span.start + shift)
-                    return ReplicaPeekReply(message.round, tuple(items), cursor, "")
+                    return PeekReply(batches.partition, tuple(items), cursor)
                 capacity -= append(items, item._replace(span=span), first)
-                bytes_left -= batches.bytes_of(span) if message.bodies else 0
+                bytes_left -= batches.bytes_of(span) if request.bodies else 0
                 if span.stop < item.span.stop:
-                    return ReplicaPeekReply(
-                        message.round, tuple(items), (batch.number, span.stop + shift), ""
-                    )
-    return ReplicaPeekReply(message.round, tuple(items), end_of(batches) if message.follow else None, "")
+                    return PeekReply(batches.partition, tuple(items), (batch.number, span.stop + shift))
+    return PeekReply(batches.partition, tuple(items), end_of(batches) if request.follow else None)
 
 
 def end_of(batches: Batches) -> tuple[int, int]:

@@ -525,12 +525,12 @@ class Replica:
 
     # ------------------------------------------- PEEK, anti-entropy, closing producer ids
 
-    def on_peek(self, message: m.ReplicaPeekRequest, now: Now) -> m.ReplicaPeekReply:
+    def on_peek(self, request: m.PeekRequest, now: Now) -> m.PeekReply:
         """PEEK: send a page of what this replica sees, with bodies if they are asked for."""
-        if message.counted:
-            return count_of(self.batches, self.views.look(message.group), message, now)
-        page = page_of(self.batches, self.views.look(message.group), message, now)
-        if not message.bodies:
+        if request.counted:
+            return count_of(self.batches, self.views.look(request.group), request, now)
+        page = page_of(self.batches, self.views.look(request.group), request, now)
+        if not request.bodies:
             return page
         return page._replace(
             slices=slices_of(self.batches, self.topic.name, (item.span for item in page.items))

@@ -25,7 +25,7 @@ class ReplicaListCoordinator(Coordinator):
     """A group as RF - majority + 1 replicas of a partition have it, page by page.
 
     Args:
-        which: kind of messages, as in a ReplicaPeekRequest.
+        which: kind of messages, as in a PeekRequest.
         after: span behind whose end to begin; None for the beginning.
     """
 
