@@ -253,7 +253,7 @@ def test_a_slow_answer_is_no_clock_difference(
 ) -> None:
     """An answer that takes 8 s says only that the node's clock was somewhere between."""
     welcome = Welcome(1, "orders", "n1", Incarnation(1, 7), 0, 1_000_000 + node_ms, 0, ())
-    known = MetadataReply("orders", "n1", (), (), (), 0, 0, 60.0)
+    known = MetadataReply("orders", "n1", (), (), (), 60.0)
     monkeypatch.setattr(probe, "ask", lambda *args, **more: [welcome, StatusReply({}), known])
     times = iter((1000.0, 1008.0))
     monkeypatch.setattr(time, "time", lambda: next(times))

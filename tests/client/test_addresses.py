@@ -22,7 +22,7 @@ GIVEN = ["a:1", "b:1", "c:1"]
 def members(names: str, layout: int) -> MetadataReply:
     """Return METADATA of a cluster with these nodes."""
     nodes = tuple(NodeInfo(name, f"{name}:1", True) for name in names)
-    return MetadataReply("", names[0], nodes, (), (), 1 << 20, 1 << 20, 60.0, layout)
+    return MetadataReply("", names[0], nodes, (), (), 60.0, layout)
 
 
 def saying(names: str, layout: int) -> Callable[[str, object], ClientReply | None]:

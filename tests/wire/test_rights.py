@@ -118,7 +118,7 @@ def test_metadata_tells_a_client_of_what_it_has_a_right_to() -> None:
         return Topic(id, name, 1, 0, (("a",),), 5, STAMP_ZERO)
 
     groups, nothing = (Group(ORDERS, "g", 0, 0), Group(MAIL, "g", 0, 0)), Catalogue("a")
-    reply = m.MetadataReply("c", "a", (), (topic("orders", ORDERS), topic("mail", MAIL)), groups, 1, 1, 1.0)
+    reply = m.MetadataReply("c", "a", (), (topic("orders", ORDERS), topic("mail", MAIL)), groups, 1.0)
     for client in CLIENTS.values():
         seen = visible(client, reply, nothing)
         assert [known.name for known in seen.topics] == ["orders"]

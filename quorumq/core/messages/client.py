@@ -173,8 +173,6 @@ class MetadataReply(NamedTuple):
     nodes: tuple[NodeInfo, ...]
     topics: tuple[Topic, ...]
     groups: tuple[Group, ...]
-    message_bytes_max: int
-    batch_bytes_max: int
     hold_time_max: float
     layout: int = 0  # number of the cluster layout with these nodes
     more: tuple[bytes, int] | None = None

@@ -114,8 +114,6 @@ def metadata(context: Context, request: m.Metadata) -> m.MetadataReply | m.Faile
         ),
         topics=shown,
         groups=groups,
-        message_bytes_max=limits.MESSAGE_BYTES_MAX,
-        batch_bytes_max=limits.BATCH_BYTES_MAX,
         hold_time_max=config.hold_time_max,
         layout=cluster.layout.number,
         more=more,

@@ -181,11 +181,6 @@ class Coordinator(Pending):
             return [*effects, Send(sender, ask)], 0
         return effects, round_.hear(sender, incarnation)
 
-    def refuse_unstamped(self, context: Context) -> list[Effect]:
-        """Fail, because no stamp is available for some milliseconds."""
-        detail = f"node {context.state.me} is writing its clock's reserve: try again"
-        return self.fail(context, Code.NOT_STORED, detail, 1)
-
     def close_round(self, context: Context, number: int) -> None:
         """Close this round: replies to it no longer matter."""
         self.rounds.pop(number, None)
