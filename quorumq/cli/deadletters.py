@@ -290,7 +290,10 @@ async def purge(
     rest.
     """
     if error_class is None and fingerprint is None and reason is None:
-        await purge_group(dead=True, topic=topic, group=group, yes=yes, **options)
+        from quorumq.client.base.names import source_of
+
+        topic, group = source_of(topic, group)
+        await purge_group(topic=topic, group=f"{group}!dead", yes=yes, **options)
         return
     from quorumq.client.admin.selection import chunked
 

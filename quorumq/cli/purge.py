@@ -34,7 +34,6 @@ purged_ids = ids_option(
 @click.command()
 @click.argument("topic")
 @group_option
-@click.option("--dead", is_flag=True, help="Purge the group's dead letters, not its backlog.")
 @partition_option
 @purged_ids
 @yes_option
@@ -44,7 +43,7 @@ async def purge(**options: Any) -> None:
 
     It asks first, with the number of messages, unless --yes is given. A delivered message may still be acked, and a
     message that is published meanwhile may stay. Other groups are not concerned. A purged message comes back only if
-    the group is rewound.
+    the group is rewound. For dead letters see `quorumq deadletters purge`.
 
     After exit code 75 (too few replicas answered) run it again: it does the rest.
     """
@@ -56,7 +55,6 @@ async def purge_group(
     where: Where,
     topic: str,
     group: str,
-    dead: bool,
     partition: int | None,
     ids: tuple[str, ...],
     yes: bool,
@@ -69,8 +67,6 @@ async def purge_group(
         from quorumq.client.base.names import is_dead, names_of
 
         (name,), whose = names_of((topic,), group)
-        if dead and not is_dead(whose):
-            whose += "!dead"
         noun = "dead letter" if is_dead(whose) else "message"
         source = whose.removesuffix("!dead")
         names = parsed(ids) if ids else None

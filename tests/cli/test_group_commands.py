@@ -175,7 +175,7 @@ def test_purge_asks_and_settles_one_group_s_backlog(shell: Shell) -> None:
     assert done == {"topic": "full", "group": "g", "purged": 3}
     assert shell.states("full") == {"acked": 1, "dead": 1, "skipped": 3}
     assert shell.states("full", "h") == {"ready": 5}
-    refused = shell("purge full --group g --dead", stdin=b"n\n", code=1)
+    refused = shell("deadletters purge full --group g", stdin=b"n\n", code=1)
     assert "purge 1 dead letter of full for g?" in refused.err
     assert shell("deadletters purge full --group g --yes").out == "purged 1 dead letter\n"
     assert shell.states("full") == {"acked": 1, "purged": 1, "skipped": 3}
