@@ -727,3 +727,25 @@ def test_a_replica_without_a_message_does_not_report_it_as_reopened(start: str) 
     assert sum(item.span.size for item in listed.items) == remaining
     assert cluster.ask("c", m.PurgeRequest("jobs", 0, "g!dead")) == m.PurgeReply(remaining)
     assert cluster.ask("c", m.PurgeRequest("jobs", 0, "g")) == m.PurgeReply(3 - remaining)
+
+
+@pytest.mark.parametrize("lost", ["link", "trust"])
+def test_a_group_is_made_as_soon_as_a_node_counts_that_did_not_when_it_was_asked(lost: str) -> None:
+    """A majority of the voters answers, and of the replicas one alone: no timeout has to end first."""
+    cluster = Cluster(5)
+    first, second, third = cluster.topic().replicas[0]
+    if lost == "link":
+        cluster.kill([second, third])
+    else:
+        cluster.drop = lambda sender, to, message: isinstance(message, m.ResyncReply)
+        wipe(cluster, second, 0.5)
+        cluster.drop = lambda sender, to, message: (
+            isinstance(message, m.ResyncReply) or (isinstance(message, m.PutGroup) and to == third)
+        )
+    key = cluster.submit(first, m.SetGroup("jobs", "g", "earliest"))
+    cluster.advance(0.1)
+    assert key not in cluster.replies
+    if lost == "link":
+        cluster.start(second)
+    cluster.hear_all(1.0)
+    assert isinstance(cluster.replies[key], m.GroupReply)

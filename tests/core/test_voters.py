@@ -19,7 +19,7 @@ from quorumq.core.values.types import MemberState, NodeId, Stamp
 from tests.core.conftest import Without
 from tests.core.growing import GrowingCluster
 from tests.core.network import hand_over
-from tests.core.steps import check_failed
+from tests.core.steps import check_failed, fetch
 from tests.core.voting import (
     between,
     create,
@@ -227,18 +227,17 @@ def test_a_layout_with_other_voters_is_adopted_once_it_is_durable() -> None:
 def test_a_request_that_voters_answer_in_another_epoch_waits_for_no_timeout() -> None:
     """b has not adopted the layout yet, and d has to learn what its slot promised."""
     cluster = grown("d")
-    create(cluster, "jobs")
+    create(cluster, "jobs", rf=3)
     cluster.drop = losing(unaware("b", "c"), to_nodes(m.ResyncReply, "d"))
     cluster.submit("a", m.ChangeMembers("move-voter", "c", to="d"))
     cluster.advance(4.0)
     assert (voters(cluster, "a"), voters(cluster, "b")) == (("a", "b", "d"), ("a", "b", "c"))
     assert not votes(cluster, "d")
-    key = cluster.submit("a", m.SetGroup("jobs", "g", "earliest"))
+    key = cluster.submit("a", fetch("g")._replace(hold_time=1.0))
     cluster.advance(0.1)
-    assert key not in cluster.replies
+    assert key not in cluster.replies, cluster.replies[key]
     cluster.hear_all(1.0)
-    assert isinstance(cluster.replies[key], m.GroupReply)
-
+    assert isinstance(cluster.replies[key], m.FetchReply)
 
 
 def test_an_emptied_node_waits_until_other_voters_are_chosen_or_not(rule: bool, without: Without) -> None:

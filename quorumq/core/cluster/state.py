@@ -43,7 +43,7 @@ NO_END = float("inf")
 
 Timer = (
     tuple[Literal["round"], int]  # the round with this number has waited long enough
-    | tuple[Literal["overtaken"], int]  # that round begins again, as voters answered in another epoch
+    | tuple[Literal["anew"], int]  # the request of that round begins again
     | tuple[Literal["advance", "gathered", "again"], int]  # the request with this key goes on
     | tuple[Literal["forget"], int]  # drop the results of the FETCH with this key
     | tuple[Literal["free"], Caller, tuple[Released, ...]]  # the rest of the holds to give back

@@ -427,6 +427,10 @@ class NodeCore:
         learner, context = self.trust.resync, self.context
         effects = learner.ask(context, peer, now, afresh=True) if learner is not None else []
         effects += context.hold_recovery.ask(self.state, self.replicas, peer, now, afresh=True)
+        for number, pending in context.rounds.items():
+            round_ = pending.rounds[number]
+            if type(round_) is RegisterRound and round_.awaits(peer):
+                pending.begin_again_soon(context, number, now)
         return effects + joining.go_on(context, now, afresh=True)
 
     # ------------------------------------------------------- messages of peers
@@ -555,12 +559,15 @@ class NodeCore:
         pending = context.rounds.get(message.round)
         if pending is not None:
             if isinstance(message, m.PutReply) and message.refused == Code.NOT_TRUSTED:
-                return pending.on_not_trusted(context, message.round, sender, now)
+                effects += pending.on_not_trusted(context, message.round, sender, now)
+                if message.round in context.rounds:
+                    pending.begin_again_soon(context, message.round, now)
+                return effects
             round_ = pending.rounds[message.round]
             if round_.awaits(sender):  # a second copy counts no more
                 effects += pending.on_reply(context, sender, incarnation, message, now)
                 if type(round_) is RegisterRound and message.round in context.rounds and round_.is_overtaken:
-                    pending.on_overtaken(context, message.round, now)
+                    pending.begin_again_soon(context, message.round, now)
         elif isinstance(message, m.HoldReply):
             replica = self.replicas.get(message.partition)
             if replica is not None and message.settled:

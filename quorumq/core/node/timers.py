@@ -30,7 +30,7 @@ LASTING = frozenset(("heartbeat", "reclaim", "sync"))
 """Timers that always have something to do."""
 
 ABOUT: Final = {
-    **dict.fromkeys(("round", "overtaken"), "rounds"),
+    **dict.fromkeys(("round", "anew"), "rounds"),
     **dict.fromkeys(("advance", "gathered", "again"), "requests"),
     "forget": "given",
 }
@@ -105,7 +105,7 @@ class Timers:
                 self._kept(partition).storing.on_due(number, now)
             case ("round", number):
                 return context.rounds[number].on_timeout(context, number, now)
-            case ("overtaken", number):
+            case ("anew", number):
                 return context.rounds[number].on_voters_changed(context, now)
             case ("advance" | "again", key) if waits and context.waits(context.requests[key], timer):
                 pass  # for its turn

@@ -133,8 +133,8 @@ class Pending:
         """Begin again: nodes answer an open round about registers in another epoch from now on."""
         raise NotImplementedError
 
-    def on_overtaken(self, context: Context, number: int, now: Now) -> None:
-        """Have a round about registers begin again soon, because it can no longer succeed in its epoch."""
+    def begin_again_soon(self, context: Context, number: int, now: Now) -> None:
+        """Begin again after a pause: a node that does not count in round ``number`` may count by then."""
 
     def on_left(self, context: Context, partition: PartitionId, now: Now) -> list[Effect]:
         """Note that this node leaves the replica set of a partition."""

@@ -16,14 +16,11 @@ from quorumq.core.requests.context import Context, Pending
 from quorumq.core.values.errors import Code
 from quorumq.core.values.types import Incarnation, NodeId, Now, PartitionId, Stamp, Topic, Value
 
-OVERTAKEN_S = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
-"""Pauses of a request whose voters answered in another epoch, in seconds. Later it waits for the timeout."""
-
 
 class Coordinator(Pending):
     """One client request, seen from the node that took it."""
 
-    __slots__ = ("overtaken", "requests", "taught")
+    __slots__ = ("requests", "taught")
 
     def __init__(self, key: int) -> None:
         self.key = key
@@ -32,7 +29,6 @@ class Coordinator(Pending):
         self.rounds = {}
         self.requests: dict[int, tuple[PartitionId, m.PeerMessage]] = {}
         self.taught: dict[tuple[int, NodeId], None] = {}
-        self.overtaken: list[int] = []
 
     def concerns(self, topic: bytes) -> bool:
         return any(partition.topic == topic for partition, _ in self.requests.values())
@@ -130,16 +126,6 @@ class Coordinator(Pending):
     def on_voters_changed(self, context: Context, now: Now) -> list[Effect]:
         self.close_rounds(context)
         return self.start(context, now)
-
-    def on_overtaken(self, context: Context, number: int, now: Now) -> None:
-        """Begin again after a pause, because too few voters answered a round in its epoch.
-
-        Why: a voter adopts the layout some time after this node, or has yet to learn what its slot promised. The round
-        would wait for its timeout, and with it all requests that wait for it. The pauses are ever longer, and end.
-        """
-        if number not in self.overtaken and len(self.overtaken) < len(OVERTAKEN_S):
-            context.state.at(now.mono + OVERTAKEN_S[len(self.overtaken)], ("overtaken", number))
-            self.overtaken.append(number)
 
     def teach(self, context: Context, number: int, sender: NodeId) -> list[Effect]:
         """Send the topic to ``sender``, which does not know it, and ask again, once. Its answer has not counted."""

@@ -42,6 +42,9 @@ from quorumq.core.values.types import (
     Topic,
 )
 
+ANEW_S = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
+"""Pauses after which a request begins again, in seconds. Later it waits for the timeout of its round."""
+
 EVERY: tuple[int, ...] = ()
 """Stands for all partitions."""
 
@@ -62,9 +65,10 @@ class Registration(Coordinator):
 
     Attributes:
         waiting: requests by key, with the partitions that each waits for.
+        anew: the rounds that were begun again.
     """
 
-    __slots__ = ("latest", "name", "proposer", "put", "skipping", "topic", "waiting", "written")
+    __slots__ = ("anew", "latest", "name", "proposer", "put", "skipping", "topic", "waiting", "written")
 
     def __init__(self, key: int, topic: bytes, name: str, *, latest: bool) -> None:
         super().__init__(key)
@@ -76,6 +80,7 @@ class Registration(Coordinator):
         self.skipping: Skipping | None = None
         self.put: Round | None = None
         self.written: Group | None = None
+        self.anew: list[int] = []
 
     @property
     def awaited_by(self) -> Sequence[int]:
@@ -112,6 +117,16 @@ class Registration(Coordinator):
         self.put = round_ = self.open_register_round(context, now)
         put = self._put(context, round_.number, known)
         return [Send(node, put) for node in round_.members]
+
+    def begin_again_soon(self, context: Context, number: int, now: Now) -> None:
+        """Begin again after a pause: a node that does not count in round ``number`` may count by then.
+
+        Why: it has no link yet, is not trusted yet, or adopts a layout later than this one. Else the round waits for
+        its timeout, and with it all requests that wait for this one. The pauses are ever longer, and end.
+        """
+        if number not in self.anew and len(self.anew) < len(ANEW_S):
+            context.state.at(now.mono + ANEW_S[len(self.anew)], ("anew", number))
+            self.anew.append(number)
 
     def _put(self, context: Context, number: int, group: Group) -> m.PutGroup:
         """Return the PUT-GROUP of a round. Nodes answer it with the topic's register if they know more partitions.
