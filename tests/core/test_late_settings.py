@@ -16,7 +16,7 @@ from quorumq.core.values.errors import Code
 from quorumq.core.values.types import STAMP_ZERO, Group, MemberState, Topic
 from tests.core.cluster import Cluster
 from tests.core.growing import GrowingCluster
-from tests.core.network import hand_over, held_back
+from tests.core.network import SlowDisk, hand_over, held_back
 from tests.core.steps import check_failed
 
 PROPOSALS = m.Prepare | m.Accept
@@ -222,11 +222,13 @@ def test_a_change_whose_writes_are_late_undoes_no_newer_one(name: str) -> None:
     check_failed(cluster.replies[key], Code.OUTCOME_UNKNOWN)
 
 
+@pytest.mark.parametrize("ahead", [1 << 20, 1 << 40])
 @pytest.mark.parametrize("name", PROMISED)
-def test_that_is_so_though_those_that_promised_were_started_again(name: str) -> None:
+def test_that_is_so_though_those_that_promised_were_started_again(name: str, ahead: int) -> None:
+    """By a clock that is little ahead, or more than the reserves of the others."""
     case = PROMISED[name]
     cluster = made()
-    cluster.nodes["c"].state.clock.value += 1 << 20
+    cluster.nodes["c"].state.clock.value += ahead
     cluster.drop = lambda sender, to, message: (
         sender == "c" != to and isinstance(message, WRITES) and getattr(message, "ballot", None) is None
     )
@@ -238,6 +240,36 @@ def test_that_is_so_though_those_that_promised_were_started_again(name: str) -> 
     newest = case.value(cluster.nodes["b"])
     cluster.hear_all(8.0)
     assert {repr(case.value(core)) for core in cluster.nodes.values()} == {repr(newest)}
+
+
+def test_a_promise_above_the_reserve_waits_for_the_disk() -> None:
+    """A start counts the reserve of the clock as promised."""
+    cluster = made()
+    cluster.nodes["c"].state.clock.value += 1 << 40
+    disk = SlowDisk(cluster, "a")
+    answers = held_back(cluster, lambda sender, to, message: isinstance(message, m.RegistersReply))
+    cluster.submit("c", seen(cluster.nodes["c"], m.PauseGroup("jobs", "g", True)))
+    cluster.run()
+    assert {sender for sender, *_ in answers} == {"b"}
+    disk.sync()
+    cluster.run()
+    assert {sender for sender, *_ in answers} == {"a", "b"}
+
+
+@pytest.mark.parametrize("name", PROMISED)
+def test_a_change_is_made_above_what_another_voter_has_promised_to_a_clock_that_is_far_ahead(
+    name: str,
+) -> None:
+    case = PROMISED[name]
+    cluster = made()
+    cluster.nodes["c"].state.clock.value += 1 << 40
+    cluster.drop = lambda sender, to, message: (
+        (sender, to) == ("c", "b") or (sender == "c" and isinstance(message, WRITES))
+    )
+    cluster.submit("c", seen(cluster.nodes["c"], case.late))
+    cluster.advance(0.1)
+    cluster.drop = lambda sender, to, message: "c" in (sender, to)
+    done(cluster, "b", case.newer)
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -51,7 +51,7 @@ class LabelsCoordinator(TopicCoordinator):
         if self.stamp is None:
             return wait_for_stamp(self, context, now)
         self.step, self.stored = "look", 0
-        return ask_for_promises(self, context, (topic.id, ""), self.stamp, now, self.name)
+        return ask_for_promises(self, context, (topic.id, ""), self.stamp, now)
 
     def on_reply(
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: Any, now: Now

@@ -62,7 +62,7 @@ class PauseCoordinator(GroupChange):
         return (
             seen is not None
             and there.stamp > seen
-            and there not in (self.written, self.setting(self.with_setting(known, there.stamp)))
+            and there != self.setting(self.with_setting(known, there.stamp))
         )
 
     def ends(self, group: Group) -> bool:

@@ -26,19 +26,14 @@ Promised = tuple[tuple[Reserved, ...], tuple[Done, ...]]
 
 
 def ask_for_promises(
-    owner: Coordinator, context: Context, register: RegisterKey, ballot: Stamp, now: Now, name: str = ""
+    owner: Coordinator, context: Context, register: RegisterKey, ballot: Stamp, now: Now
 ) -> list[Effect]:
-    """Ask all voters for a register, and to promise ``ballot`` for it; the answers come to the owner.
-
-    Args:
-        name: that of the topic, if its own settings are changed: a deleted one may be found by that alone.
-    """
+    """Ask all voters for a register, and to promise ``ballot`` for it; the answers come to the owner."""
     owner.close_rounds(context)
     round_ = owner.open_voter_round(context, now)
     topic, group = register
     groups = (Group(topic, group, 0),) if group else ()
-    ids, names = () if group else (topic,), (name,) if name else ()
-    ask = RegistersRequest(round_.number, names, ids, groups, ballot=ballot)
+    ask = RegistersRequest(round_.number, (), () if group else (topic,), groups, ballot=ballot)
     return [Send(node, ask) for node in round_.members]
 
 

@@ -207,7 +207,7 @@ class ChangeCoordinator(TopicCoordinator):
         if not named(requested):
             return self.write_change(context, topic, now)
         self.step, self.stored, self.topic, self.merged = "promise", 0, topic, topic
-        return ask_for_promises(self, context, (topic.id, ""), stamp, now, self.name)
+        return ask_for_promises(self, context, (topic.id, ""), stamp, now)
 
     def on_promised(self, context: Context, now: Now) -> list[Effect]:
         """Write the change on top of what those know that have promised its stamp; or ask again, above it."""
