@@ -140,7 +140,7 @@ class CreateTopicCoordinator(ChangeCoordinator):
         seen = TopicSeen(merged.id, STAMP_ZERO, 0)  # no setting was chosen
         return self.change(context, merged, change._replace(seen=seen), stamp, now)
 
-    def on_overtaken(self, context: Context, now: Now) -> list[Effect]:
+    def on_set_elsewhere(self, context: Context, now: Now) -> list[Effect]:
         return self.start(context, now)
 
     def on_changed(self, context: Context, now: Now) -> list[Effect]:

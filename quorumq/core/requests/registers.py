@@ -214,13 +214,13 @@ class ChangeCoordinator(TopicCoordinator):
         if self.merged.deleted:
             return self.on_replaced(context, now)
         if is_changed(self.merged, self.requested, self.own):
-            return self.on_overtaken(context, now) if self.own == STAMP_ZERO else self.give_up(context)
+            return self.on_set_elsewhere(context, now) if self.own == STAMP_ZERO else self.give_up(context)
         if self.merged.stamp > self.stamp:
             self.topic = self.merged
             return self.start(context, now)
         return self.write_change(context, self.merged, now)
 
-    def on_overtaken(self, context: Context, now: Now) -> list[Effect]:
+    def on_set_elsewhere(self, context: Context, now: Now) -> list[Effect]:
         """Go on after a setting was changed since the client looked, and nothing was written."""
         return self.finish(context, overtaken(f"topic {self.name!r}"))
 
