@@ -81,6 +81,7 @@ async def test_a_connection_ends_with_its_client_and_none_is_taken_beyond_the_bo
         return made[0]
 
     monkeypatch.setattr(process, "Connections", few)
+    monkeypatch.setattr(process, "KEEP_ALIVE_S", 3600.0)
     urls: list[str] = []
     stop, started = trio.Event(), trio.Event()
 
