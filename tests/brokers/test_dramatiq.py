@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -184,6 +185,33 @@ def test_a_message_in_hand_stays_with_its_consumer_when_dramatiq_makes_another_o
     second.close()
     backlog = nodes.client.backlog("default", "dramatiq")
     assert (backlog.ready, backlog.held) == (2, 0)
+
+
+def test_a_consumer_that_is_closed_fetches_no_more_and_ends_with_its_last_message(
+    nodes: blocking.Cluster,
+) -> None:
+    broker = QuorumqBroker(client=nodes.client, middleware=[])
+    broker.declare_queue("default")
+
+    def enqueue(delay: int | None = None) -> None:
+        broker.enqueue(dramatiq.Message("default", "work", (), {}, {}), delay=delay)
+
+    async def has_ended() -> bool:
+        return bool(first._consumer.inner._scope.cancel_called)
+
+    enqueue(delay=-5)
+    first = broker.consume("default", prefetch=2, timeout=200)
+    assert first._consumer.inner.max_extend == math.inf
+    message = next(first)
+    assert message is not None, "its delay is over"
+    assert next(first) is None, "the node goes on to wait for one"
+    first.close()
+    enqueue()
+    second = broker.consume("default", prefetch=0, timeout=2000)
+    assert next(second) is not None
+    assert not nodes.client.portal.call(has_ended), "it extends the hold of its last message"
+    first.nack(message)
+    assert nodes.client.portal.call(has_ended)
 
 
 class Refused:
