@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 import threading
@@ -103,6 +104,8 @@ async def test_a_task_runs_once_with_its_arguments(nodes: aio.Cluster, broker: Q
         await add.kiq(number, b=1)
     await until(lambda: len(ran) == 40)
     await settled(nodes)
+    assert [consumer.max_extend for consumer in broker._consumers] == [math.inf]
+    await until(lambda: not broker._in_hand)
     await worker.stop()
     assert sorted(ran) == list(range(1, 41))
 
@@ -150,6 +153,8 @@ async def test_a_task_goes_to_the_queue_that_it_names(nodes: aio.Cluster, broker
     await report.kiq()
     (message,) = await nodes.client.fetch("reports", "other", max_wait=1)
     assert message.headers["task"] == report.task_name
+    groups = [group.name for group in (await nodes.client.metadata("reports")).groups]
+    assert groups == ["other"], "its workers may have another group"
     assert (await nodes.client.backlog("taskiq", "workers")).ready == 0
 
 
