@@ -121,9 +121,30 @@ def test_a_channel_has_no_more_than_its_prefetch_count(
         assert nothing_comes(connection)
         messages[0].ack()
         drain(connection, messages, 3)
+        assert nothing_comes(connection)
+        messages[0].channel.basic_qos(prefetch_count=3)
+        drain(connection, messages, 4)
     backlog = nodes.client.backlog("jobs", "celery")
     assert (backlog.ready, backlog.held) == (4, 0), "the rest is given back at once"
     assert {message.attempt for message in nodes.client.fetch("jobs", "celery")} == {1}
+
+
+def test_a_message_that_is_being_handed_over_counts_as_in_hand(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the next one is fetched meanwhile, and waits here while another worker has nothing to do."""
+    seen: list[bool] = []
+    payload_of = transport.Channel.payload_of
+
+    def looked(channel: transport.Channel, *args: Any) -> Any:
+        seen.append(channel.qos.has_capacity())
+        return payload_of(channel, *args)
+
+    monkeypatch.setattr(transport.Channel, "payload_of", looked)
+    publish(connection, JOBS, 1)
+    with consuming(connection, JOBS, prefetch=1) as messages:
+        drain(connection, messages, 1)
+    assert seen == [False]
 
 
 def test_no_queue_keeps_a_message_for_which_the_channel_has_no_capacity(
@@ -160,6 +181,23 @@ def test_two_channels_of_a_connection_may_consume_one_queue(
             message.ack()
         backlog = nodes.client.backlog("jobs", "celery")
         assert (len(one), len(two), backlog.ready, backlog.held) == (2, 2, 0, 0)
+
+
+def test_channels_of_a_connection_take_turns(connection: Connection) -> None:
+    other = Queue("other", Exchange("other"), routing_key="other")
+    for queue in (JOBS, other):
+        publish(connection, queue, 1, 2)
+    with consuming(connection, JOBS) as one, consuming(connection, other) as two:
+
+        def has_arrived() -> bool:
+            channels = [channel for channel in connection.transport.channels if channel._sources]
+            sources = [source for channel in channels for source in channel._sources.values()]
+            return len(sources) == 2 and all(source.message is not None for source in sources)
+
+        for _ in range(2):
+            until(has_arrived, "a message of each queue")
+            connection.drain_events(timeout=PATIENCE_S)
+        assert (len(one), len(two)) == (1, 1)
 
 
 def test_a_message_longer_than_its_hold_comes_once(connection: Connection) -> None:
