@@ -266,6 +266,20 @@ def test_requests_wait_in_line_and_end_with_their_tasks(
     processor.run(test)
 
 
+def test_a_user_that_comes_again_is_ahead_by_what_its_absence_has_not_paid(processor: Processor) -> None:
+    async def test() -> None:
+        it = Shares()
+        shop, rival = it.of(SHOP), it.of(RIVAL)
+        it.ahead(shop)
+        it.ahead(rival)
+        rival.used += 1.0
+        await trio.sleep(0.4)
+        it.ahead(shop)
+        assert 0.59 < it.ahead(rival) < 0.61
+
+    processor.run(test)
+
+
 def test_users_that_rest_for_one_another_leave_no_time_unused(processor: Processor) -> None:
     """Each of them is ahead of another one that rests, or that waits for its own requests, again and again."""
 

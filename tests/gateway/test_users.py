@@ -230,7 +230,12 @@ async def test_connections_count_for_their_user_and_end_if_it_does_not_ask() -> 
             async with gateway.shares.request(("127.0.0.1", "")), gateway.client(user):
                 pass
         assert payers == {shop: [share], ANYBODY: [None]}
-        await trio.sleep(1.5 * users.IDLE_S)
+        await trio.sleep(0.8 * users.IDLE_S)
+        async with gateway.client(shop):
+            pass
+        await trio.sleep(0.8 * users.IDLE_S)
+        assert payers[shop] == [share], "it has asked meanwhile"
+        await trio.sleep(0.7 * users.IDLE_S)
         assert payers[shop] == [share, "closed"]
     with pytest.raises(KeyError):
         trio.lowlevel.remove_instrument(gateway.shares)
