@@ -280,6 +280,26 @@ def test_a_user_that_comes_again_is_ahead_by_what_its_absence_has_not_paid(proce
     processor.run(test)
 
 
+def test_costs_are_those_of_a_request_and_owners_that_are_known_are_bounded(
+    processor: Processor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shares, "PROVEN_MAX", 2)
+
+    async def test() -> None:
+        it = Shares()
+        trio.lowlevel.add_instrument(it)
+        share = it.of(RIVAL)
+        for number in range(40):
+            async with it.request(HERE, RIVAL):
+                processor.work(0.005)
+                await trio.lowlevel.checkpoint()
+            await it.prove((str(number), "shop"), SHOP)
+            assert len(it._proven) <= 2
+        assert 0.004 < share.cost < 0.007
+
+    processor.run(test)
+
+
 def test_users_that_rest_for_one_another_leave_no_time_unused(processor: Processor) -> None:
     """Each of them is ahead of another one that rests, or that waits for its own requests, again and again."""
 
