@@ -88,7 +88,7 @@ async def test_a_web_socket_is_refused_on_all_paths() -> None:
 def test_a_public_name_that_leads_to_an_open_gateway_is_refused() -> None:
     names = {"listen": "0.0.0.0:7480", "public_url": "http://q.example.org:7480"}
     for host, status in (
-        ("10.1.2.3:7480", 0), ("[::1]:7480", 0), ("gateway:7480", 0), ("gw.internal", 0), ("", 0),
+        ("10.1.2.3:7480", 0), ("[::1]:7480", 0), ("gateway:7480", 0), ("gw.internal.", 0), ("", 0),
         ("q.example.org:7480", 0), ("evil.example.org:7480", 403), ("127.0.0.1.nip.io", 403),
     ):  # fmt: skip
         refusal = why_refused(get("/v1/topics", host=host), Settings(nodes=("a:1",), **names))
