@@ -207,7 +207,7 @@ def test_the_newest_of_several_waiting_digests_is_answered() -> None:
     for sums in (b"1" * 16, b"2" * 16, replica.sync.trees().root()):
         ready = m.SyncDigests(replica.partition, topic.epoch, True, (), sums)
         assert core.upkeep.on_compared("a", ready, cluster.now) == []
-    assert replica.sync.digests == {"a": replica.sync.trees().root()}
+    assert replica.sync.digests == {"a": (replica.sync.trees().root(), True)}
     core.state.compares_left = 100.0
     assert core.upkeep.go_on_comparing(cluster.now) == [], "which is alike"
     assert not replica.sync.is_left()

@@ -15,10 +15,11 @@ from quorumq.core.partition.giving import Giving
 from quorumq.core.partition.hold_recovery import RELEASES_MAX, HoldRecovery
 from quorumq.core.partition.release import Release
 from quorumq.core.requests import sources
+from quorumq.core.requests.placing import Joined
 from quorumq.core.values.errors import Code
 from quorumq.core.values.types import Now, Owner, PartitionId, ProducerId, Span, Stamp, Topic
 from tests.core.cluster import Cluster
-from tests.core.network import SlowDisk, wipe
+from tests.core.network import SlowDisk, is_offer, wipe
 from tests.core.steps import check_failed
 
 ME = ProducerId("x", 1, 1, 1)
@@ -90,18 +91,21 @@ def test_a_new_slot_has_the_payload_as_soon_as_it_votes(rf: int) -> None:
     assert len(fetch(cluster, new)) == 1
 
 
-def test_a_new_slot_asks_for_what_was_published_while_it_could_not_vote() -> None:
+@pytest.mark.parametrize("through", ["another", "new"])
+def test_a_new_slot_asks_for_what_was_published_while_it_could_not_vote(through: str) -> None:
     """Its STOREs were refused, after the others had listed their messages."""
     cluster, topic, members, others = made()
     new, partition = others[0], PartitionId(topic.id, 0)
+    cluster.drop = lambda sender, to, message: sender != new and is_offer(message)  # theirs come later
     disk = SlowDisk(cluster, new)
     cluster.submit(members[1], m.MovePartition("jobs", 0, members[0], new))
-    replicas = cluster.nodes[new].replicas
-    while partition not in replicas:
-        cluster.run()
+    replicas, context = cluster.nodes[new].replicas, cluster.nodes[new].context
+    while not any(isinstance(each, Joined) for each in context.completions.values()):
         disk.sync()
+        cluster.run()
     assert not replicas[partition].is_trusted
-    assert isinstance(publish(cluster, members[1], topic, 0), m.PublishReply)
+    via = new if through == "new" else members[1]
+    assert isinstance(publish(cluster, via, topic, 0), m.PublishReply)
     while not replicas[partition].is_trusted:
         cluster.run()
         disk.sync()

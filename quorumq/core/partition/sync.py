@@ -76,7 +76,7 @@ class Sync(PartitionComponent):
         keyed: makes the digests.
         pulling_until: a pull is under way until then (monotonic seconds).
         owed: the peers that are to have an offer, and whether they are to be asked for what is absent.
-        digests: the newest offer of each peer that is not answered yet.
+        digests: the newest offer of each peer that is not answered yet, and whether the peer tells.
         waiting: other comparisons with each peer, and state to send to it.
     """
 
@@ -87,7 +87,7 @@ class Sync(PartitionComponent):
         self.keyed = Keyed(key)
         self.pulling_until = 0.0
         self.owed: dict[NodeId, bool] = {}
-        self.digests: dict[NodeId, bytes] = {}
+        self.digests: dict[NodeId, tuple[bytes, bool]] = {}
         self.waiting: dict[NodeId, deque[Compare | Tell]] = {}
 
     # ---------------------------------------------------------------- digests
@@ -141,7 +141,7 @@ class Sync(PartitionComponent):
     def take(self, sender: NodeId, message: m.SyncDigests | m.SyncListed) -> None:
         """Note a peer's message, to be worked off. Of its first offers only the newest counts."""
         if isinstance(message, m.SyncDigests) and not message.locations:
-            self.digests[sender] = message.sums
+            self.digests[sender] = (message.sums, message.tells)
             return
         tasks = self.waiting.setdefault(sender, deque())
         if isinstance(message, m.SyncDigests):
@@ -178,7 +178,9 @@ class Sync(PartitionComponent):
             peer, absent = self.owed.popitem()
             # Where the last comparison is not worked off, another one would begin it anew.
             if peer in node.links and peer not in self.waiting and peer in self.batches.partners:
-                digests = m.SyncDigests(self.batches.partition, self.batches.epoch, True, (), trees.root())
+                # A replica that has just begun to vote asks to be told: its peers may have what it was not told of.
+                batches, tells = self.batches, now.mono >= self.batches.pulling_all_until
+                digests = m.SyncDigests(batches.partition, batches.epoch, tells, (), trees.root())
                 effects.append(Send(peer, digests))
             ages = self.batches.ages_wanted(peer, topic.ttl_s)
             if ages:
@@ -192,7 +194,7 @@ class Sync(PartitionComponent):
         answer = Answer(trees, epoch)
         tasks = self.waiting.pop(peer, None) or deque()
         while trees.looks < self.node.compares_left and (tasks or peer in self.digests):
-            task = tasks.popleft() if tasks else Compare(0, self.digests.pop(peer), tells=True)
+            task = tasks.popleft() if tasks else Compare(0, *self.digests.pop(peer))
             if isinstance(task, Compare):
                 compare(task, answer)
             elif trees.is_listed(task.location):
