@@ -83,9 +83,7 @@ def test_consume_takes_messages_by_their_ids_and_says_what_became_of_others(pati
     assert "leave out --max and --wait" in shell(*take, "--id", ids[4], "--max", "1", code=2).err
 
 
-def test_consume_forgets_messages_that_it_has_settled(
-    patient: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_consume_drops_messages_that_it_has_settled(patient: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may run for months: memory that grows by each message would end it."""
     alive: list[int] = []
 

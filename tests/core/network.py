@@ -43,7 +43,7 @@ def deaf_to_registers(cluster: Cluster, name: str) -> None:
     cluster.drop = lambda sender, to, message: to == name and isinstance(message, m.PutGroup | m.SyncTopics)
 
 
-def is_offer(message: object) -> bool:
+def begins_comparison(message: object) -> bool:
     """Return True if anti-entropy of a partition begins with this message."""
     return isinstance(message, m.SyncDigests) and not message.locations
 

@@ -19,7 +19,7 @@ from quorumq.core.requests.placing import Joined
 from quorumq.core.values.errors import Code
 from quorumq.core.values.types import Now, Owner, PartitionId, ProducerId, Span, Stamp, Topic
 from tests.core.cluster import Cluster
-from tests.core.network import SlowDisk, is_offer, wipe
+from tests.core.network import SlowDisk, begins_comparison, wipe
 from tests.core.steps import check_failed
 
 ME = ProducerId("x", 1, 1, 1)
@@ -96,7 +96,9 @@ def test_a_new_slot_asks_for_what_was_published_while_it_could_not_vote(through:
     """Its STOREs were refused, after the others had listed their messages."""
     cluster, topic, members, others = made()
     new, partition = others[0], PartitionId(topic.id, 0)
-    cluster.drop = lambda sender, to, message: sender != new and is_offer(message)  # theirs come later
+    cluster.drop = lambda sender, to, message: (
+        sender != new and begins_comparison(message)
+    )  # theirs come later
     disk = SlowDisk(cluster, new)
     cluster.submit(members[1], m.MovePartition("jobs", 0, members[0], new))
     replicas, context = cluster.nodes[new].replicas, cluster.nodes[new].context

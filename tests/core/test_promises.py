@@ -1,4 +1,4 @@
-"""Promises of a voter about settings (docs/protocol.md, "settings")."""
+"""Promises of a voter about settings (docs/registers.md, "settings")."""
 
 from __future__ import annotations
 

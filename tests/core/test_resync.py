@@ -20,7 +20,7 @@ from quorumq.core.values.errors import Code, UsageError
 from quorumq.core.values.limits import STARTS_FAR, STARTS_MAX
 from quorumq.core.values.types import Incarnation
 from tests.core.cluster import Cluster
-from tests.core.network import SlowDisk, cut, hand_over, held_back, is_offer, wipe
+from tests.core.network import SlowDisk, begins_comparison, cut, hand_over, held_back, wipe
 from tests.core.steps import (
     DEATH,
     check_failed,
@@ -93,7 +93,9 @@ def test_a_node_asks_for_what_was_published_while_it_could_not_vote() -> None:
     cluster.drop = lambda sender, to, message: isinstance(message, m.ResyncReply)
     wipe(cluster, "b")
     disk = SlowDisk(cluster, "b")
-    cluster.drop = lambda sender, to, message: sender != "b" and is_offer(message)  # theirs come later
+    cluster.drop = lambda sender, to, message: (
+        sender != "b" and begins_comparison(message)
+    )  # theirs come later
     cluster.advance(2.0)
     core = cluster.nodes["b"]
     assert not core.state.trusted

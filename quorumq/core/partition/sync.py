@@ -178,7 +178,7 @@ class Sync(PartitionComponent):
             peer, absent = self.owed.popitem()
             # Where the last comparison is not worked off, another one would begin it anew.
             if peer in node.links and peer not in self.waiting and peer in self.batches.partners:
-                # A replica that has just begun to vote asks to be told: its peers may have what it was not told of.
+                # A replica that has just begun to vote learns first: peers may have messages whose STORE it refused.
                 batches, tells = self.batches, now.mono >= self.batches.pulling_all_until
                 digests = m.SyncDigests(batches.partition, batches.epoch, tells, (), trees.root())
                 effects.append(Send(peer, digests))
