@@ -8,7 +8,7 @@ import pytest
 
 from quorumq.core import messages as m
 from quorumq.core.messages.effects import Gone, LinkDown
-from quorumq.core.requests.finding import FIND_TIMEOUT_S
+from quorumq.core.requests.finding import FIND_TIMEOUT_S, FindCoordinator
 from quorumq.core.values.types import Topic
 from tests.core.cluster import Cluster
 from tests.core.steps import fetch, opened, outcomes, receipts
@@ -234,3 +234,17 @@ def test_the_acks_of_a_topic_that_is_known_do_not_wait_for_one_that_no_one_can_b
     known(cluster, "c")
     reply = cluster.ask("c", m.AckRequest(tuple(got)))
     assert outcomes(reply)[0].startswith("acked")
+
+
+def test_a_lookup_that_begins_again_may_name_a_topic_that_was_deleted_meanwhile() -> None:
+    """The voters changed, and the deleted topic was packed: the answers say that there is none."""
+    cluster, topic = made()
+    core = cluster.nodes["a"]
+    cluster.drop = lambda sender, to, message: isinstance(message, m.RegistersReply)
+    key = cluster.submit("a", m.PurgeRequest("jobs", 0, "unknown"))
+    finder = core.context.requests[key]
+    assert isinstance(finder, FindCoordinator)
+    assert [group.topic for group in finder.lookup.groups] == [topic.id]
+    del core.catalogue.topics[topic.id]
+    finder.on_voters_changed(core.context, cluster.now)
+    assert finder.rounds

@@ -154,8 +154,11 @@ class FindCoordinator(Coordinator):
         self.sets: tuple[tuple[NodeId, ...], ...] = ()  # some majority of each has what was confirmed
 
     def start(self, context: Context, now: Now) -> list[Effect]:
-        groups = [context.catalogue.topics[group.topic] for group in self.lookup.groups]
-        self.sets = tuple(dict.fromkeys(members for topic in groups for members in topic.replicas))
+        known = (
+            context.catalogue.topics
+        )  # begun again after a change of the voters, it may name a deleted topic
+        topics = [known[group.topic] for group in self.lookup.groups if group.topic in known]
+        self.sets = tuple(dict.fromkeys(members for topic in topics for members in topic.replicas))
         round_ = self.open_register_round(context, now, min(FIND_TIMEOUT_S, context.config.request_timeout))
         lookup = self.lookup._replace(round=round_.number)
         return [Send(node, lookup) for node in round_.reach(context.state)] or self.give_up(context, round_)
