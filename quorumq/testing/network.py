@@ -169,6 +169,7 @@ class Connection:
         self.scope = trio.CancelScope()
         self.outbox: list[bytes] = []
         self.wake = trio.Event()
+        self.is_leaving = False  # True once the client sends no more
 
     def drop(self) -> None:
         """End the connection as a broken network does."""
@@ -181,13 +182,20 @@ class Connection:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self.write)
                     await self.receive()
-                    nursery.cancel_scope.cancel()
+                    self.give_up()
+                    self.is_leaving = True
+                    self.wake.set()
         finally:
+            self.give_up()
             await trio.aclose_forcefully(self.stream)
             if self in (connections := self.network.open.get(self.node, [])):
                 connections.remove(self)
-            if self.node in self.network.nodes and self.keys:
-                self.network.feed(self.node, *[Gone(key) for key in self.keys])
+
+    def give_up(self) -> None:
+        """Give up the requests that are not answered yet."""
+        keys, self.keys = self.keys, {}
+        if self.node in self.network.nodes and keys:
+            self.network.feed(self.node, *[Gone(key) for key in keys])
 
     async def receive(self) -> None:
         reader = FrameReader()
@@ -209,13 +217,18 @@ class Connection:
             return b""
 
     async def write(self) -> None:
-        """Send the messages in the outbox."""
+        """Send the messages in the outbox, until the client has left.
+
+        A client that leaves reads on, and gives back messages that come. What was in the outbox would stay held.
+        """
         while True:
             self.wake = trio.Event()
             while self.outbox:
                 data = b"".join(self.outbox)
                 self.outbox.clear()
                 await self.send_all(data)
+            if self.is_leaving:
+                return
             await self.wake.wait()
 
     async def send_all(self, data: bytes) -> None:

@@ -8,9 +8,13 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from quorumq.client import NotFound, NotStored, TooFewReplicas, UsageError
+from quorumq.core.messages import Fetch, FetchReply
 from quorumq.testing import Clock, Cluster, aio, blocking, cluster, run
+from quorumq.wire.codec import decode_message
+from quorumq.wire.frames import FrameReader
 
 START_CPU_S = 0.05
 """Seconds of CPU that a cluster may take to start."""
@@ -202,3 +206,25 @@ def test_a_handler_that_ends_the_program_ends_the_work(threads: blocking.Cluster
     threads.client.publish("jobs", b"")
     with pytest.raises(SystemExit):
         threads.work("jobs", "g", end)
+
+
+def test_answers_that_a_node_has_begun_come_though_the_client_sends_no_more() -> None:
+    """A client that leaves reads on, and gives back messages that come. Others stay held until their holds run out."""
+
+    async def test() -> list[Any]:
+        replies: list[Any] = []
+        async with (nodes := cluster()) as client:
+            for _ in range(20):  # trio decides which of two tasks runs first
+                await client.publish("jobs", b"")
+                ours, theirs = trio.testing.memory_stream_pair()
+                connection = nodes.network.connection("a", theirs)
+                connection.take(Fetch(("jobs",), "g", 1, 1, 1, max_wait=0.0, hold_time=30.0, sent_at=0.0), 1)
+                await ours.send_eof()
+                await connection.run()
+                reader = FrameReader()
+                reader.feed(await ours.receive_some())
+                replies += [decode_message(frame).message for frame in reader]
+        return replies
+
+    replies = run(test)
+    assert [isinstance(reply, FetchReply) and len(reply.slices) for reply in replies] == [1] * 20
