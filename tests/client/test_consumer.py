@@ -166,6 +166,24 @@ async def test_draining_gives_back_what_was_not_handed_over_and_keeps_what_was()
         assert await consumer.ack(messages) == [Outcome.ACKED] * 60
 
 
+async def test_a_drain_beside_another_one_ends_when_all_is_given_back() -> None:
+    """A program that rejects its messages in hand after it gets them again by a FETCH that is still parked."""
+    async with jobs(2) as (cluster, client):
+        cluster.lag = 0.1
+        seen: list[tuple[int, int]] = []
+        async with client.consumer("jobs", "g") as consumer, trio.open_nursery() as nursery:
+
+            async def drain() -> None:
+                await consumer.drain()
+                seen.append(left(cluster))
+
+            assert await consumer.take(2, timeout=0.15) == []
+            assert left(cluster) == (2, 0), "they are on their way"
+            nursery.start_soon(drain)
+            nursery.start_soon(drain)
+        assert seen == [(0, 2), (0, 2)]
+
+
 async def test_leaving_by_cancellation_gives_back_too() -> None:
     async with jobs(10) as (cluster, client):
         with trio.move_on_after(1.0):

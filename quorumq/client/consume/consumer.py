@@ -121,6 +121,7 @@ class Consumer:
         self._fewer = trio.lowlevel.ParkingLot()  # tasks that wait until there are fewer of them
         self._scope = trio.CancelScope()
         self._fetching = trio.CancelScope()  # within it
+        self._draining = trio.Lock()
         self._entered = False
         self._ended: trio.Event | None = None
         self._turn = 0
@@ -206,6 +207,9 @@ class Consumer:
 
         Messages handed over keep their holds until they are settled or the consumer is left. Takes at most a second,
         also if it is cancelled: else every message in the buffer would wait for its hold to run out.
+
+        If another task drains it already, this waits for that. A program that gives back its messages in hand after
+        `drain` would otherwise get them again by a FETCH that is still parked.
         """
         self._ahead.closed = True
         self._fetching.cancel()
@@ -213,9 +217,10 @@ class Consumer:
         self._fewer.unpark_all()
         with trio.move_on_after(RELEASE_TIMEOUT_S) as scope:
             scope.shield = True
-            if self._ended is not None:
-                await self._ended.wait()
-            await self._ahead.release(await self._context.nodes.hang_up(self._pool))
+            async with self._draining:
+                if self._ended is not None:
+                    await self._ended.wait()
+                await self._ahead.release(await self._context.nodes.hang_up(self._pool))
 
     async def _run(self, task_status: trio.TaskStatus[None]) -> None:
         self._ended = trio.Event()
