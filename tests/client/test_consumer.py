@@ -770,9 +770,9 @@ async def test_a_client_that_ends_gives_back_what_its_cancelled_fetches_have_tak
 async def test_a_consumer_that_ends_gives_back_what_was_on_its_way() -> None:
     async with jobs(2) as (cluster, client):
         cluster.lag = 0.1
-        async with client.consumer("jobs", "g"):
-            await trio.sleep(0.15)
-        await trio.sleep(3.0)
+        async with client.consumer("jobs", "g") as consumer:
+            assert await consumer.take(2, timeout=0.15) == []
+            assert left(cluster) == (2, 0)
         assert left(cluster) == (0, 2)
 
 
