@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -104,11 +104,19 @@ class QuorumqBroker(AsyncBroker):
             await self.client.create_group(topic, self.group)
 
     async def shutdown(self) -> None:
-        """Give back the tasks that are not acked, and close the client."""
-        await super().shutdown()
-        client, self._client = self._client, self._given
-        if client is None:
-            return
+        """Give back the tasks that are not acked, and close the client.
+
+        A worker cancels this after its ``--shutdown-timeout``. All is given back also then, and if a middleware or a
+        result backend fails.
+        """
+        try:
+            await super().shutdown()
+        finally:
+            client, self._client = self._client, self._given
+            if client is not None:
+                await completed(self._end(client))
+
+    async def _end(self, client: Client) -> None:
         try:
             await self._give_back(client)
         finally:
@@ -257,6 +265,16 @@ async def turn() -> None:
     """Have the event loop turn. A loop without timers would not see the event that Taskiq's handler of SIGTERM sets."""
     while True:
         await asyncio.sleep(TURN_S)
+
+
+async def completed(work: Coroutine[Any, Any, None]) -> None:
+    """Await ``work`` until it has ended, and raise a cancellation only then."""
+    task = asyncio.create_task(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await task
+        raise
 
 
 async def drain(consumer: Consumer) -> None:

@@ -276,6 +276,58 @@ async def test_tasks_in_hand_are_given_back_when_the_worker_stops(
         await worker.task
 
 
+class Ending(TaskiqMiddleware):
+    """A middleware whose shutdown fails, or does not end."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.way = way
+        self.is_ending = asyncio.Event()
+
+    async def shutdown(self) -> None:
+        """Fail, wait for ever, or do nothing."""
+        self.is_ending.set()
+        if self.way == "failure":
+            raise ConnectionError("the middleware's server is away")
+        if self.way == "hang":
+            await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("way", ["failure", "hang", "cancelled while tasks are given back"])
+def test_tasks_in_hand_are_given_back_when_the_shutdown_is_cut_off(way: str) -> None:
+    """Taskiq cancels it after five seconds, or after its ``--shutdown-timeout``."""
+
+    @looped
+    async def test(nodes: aio.Cluster, broker: QuorumqBroker) -> None:
+        middleware = Ending(way)
+        broker.add_middlewares(middleware)
+        is_running = asyncio.Event()
+        release = asyncio.Event()
+
+        @broker.task
+        async def stuck() -> None:
+            is_running.set()
+            await release.wait()
+
+        worker = Worker(broker)
+        await stuck.kiq()
+        await is_running.wait()
+        worker.finish.set()
+        shutdown = asyncio.create_task(broker.shutdown())
+        await middleware.is_ending.wait()
+        if way != "failure":
+            shutdown.cancel()
+        with pytest.raises(ConnectionError if way == "failure" else asyncio.CancelledError):
+            await shutdown
+        backlog = await nodes.client.backlog("taskiq", "workers")
+        broker.middlewares.clear()
+        release.set()
+        await worker.task
+        assert (backlog.ready, backlog.held) == (1, 0)
+
+    test()
+
+
 @looped
 async def test_a_failed_task_is_tried_again_by_the_middleware_of_taskiq(
     nodes: aio.Cluster, broker: QuorumqBroker
