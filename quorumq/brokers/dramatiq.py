@@ -19,7 +19,7 @@ from typing import Any, Final
 from dramatiq import Broker, Consumer, Message, MessageProxy, Middleware
 from dramatiq.errors import ConnectionClosed, QueueJoinTimeout, QueueNotFound
 
-from quorumq.brokers.settling import is_passing
+from quorumq.brokers.settling import give_back, is_passing
 from quorumq.client import (
     Busy,
     Closed,
@@ -187,7 +187,7 @@ class QuorumqBroker(Broker):
         )
         with connection_errors():
             consumer.open()
-        return QuorumqConsumer(consumer, max(1, prefetch), timeout / 1000)
+        return QuorumqConsumer(consumer, max(1, prefetch), timeout / 1000, self.client)
 
     def flush(self, queue_name: str) -> None:
         """Drop all messages of a queue that no worker has begun, delayed ones too."""
@@ -227,8 +227,11 @@ class QuorumqConsumer(Consumer):
     extends their holds until the last of them is settled.
     """
 
-    def __init__(self, consumer: blocking.Consumer, prefetch: int, timeout_s: float) -> None:
+    def __init__(
+        self, consumer: blocking.Consumer, prefetch: int, timeout_s: float, client: blocking.Client
+    ) -> None:
         self._consumer = consumer
+        self._client = client
         self._timeout_s = timeout_s
         self._slots = threading.Semaphore(prefetch)  # for messages in the worker's hands
         self._lock = threading.Lock()
@@ -284,9 +287,12 @@ class QuorumqConsumer(Consumer):
         message.consumer.settle(message, give_up)
 
     def requeue(self, messages: Iterable[Any]) -> None:
-        """Give messages back that no actor has begun. That counts no attempt."""
-        for message in messages:
-            message.consumer.settle(message, partial(message.delivered.reject, interrupted=True))
+        """Give messages back that no actor has begun, when the worker stops. That counts no attempt."""
+        rest = list(messages)
+        self._drain()  # first: a FETCH that is parked would take them
+        give_back(self._client, [message.delivered for message in rest])
+        for message in rest:
+            message.consumer._let_go()
 
     def settle(self, message: QuorumqMessage, call: Callable[[], object]) -> None:
         """Settle a message of this consumer, and count it no more.
@@ -295,6 +301,10 @@ class QuorumqConsumer(Consumer):
             ConnectionClosed: it is not certain; to be called again.
         """
         settle(message.delivered, call)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Count a message of this consumer no more."""
         self._slots.release()
         with self._lock:
             self._in_hand -= 1
@@ -303,9 +313,12 @@ class QuorumqConsumer(Consumer):
     def close(self) -> None:
         """Give back the messages that were fetched ahead, and end with the last message in hand."""
         self._closed = True
+        self._drain()
+        self._end()
+
+    def _drain(self) -> None:
         with suppress(Closed):
             self._consumer.drain()
-        self._end()
 
     def _end(self) -> None:
         with self._lock:

@@ -16,7 +16,7 @@ from typing import Any, Final
 from taskiq import AckableMessage, AsyncBroker, AsyncTaskiqDecoratedTask, BrokerMessage
 from taskiq.acks import AcknowledgeType
 
-from quorumq.brokers.settling import is_passing
+from quorumq.brokers.settling import LAST_WORD_S, is_passing, warn_of_rest
 from quorumq.client import Closed, Message, NotFound, Outcome, QuorumqError, UsageError
 from quorumq.client.aio import Client, Consumer
 from quorumq.client.base.options import PRIORITY
@@ -27,8 +27,6 @@ TOPIC: Final = "taskiq"
 GROUP: Final = "workers"
 UNSETTLED_MAX: Final = 100_000
 """Tasks in the hands of one worker: Taskiq has a bound of its own (``--max-async-tasks``, ``--max-prefetch``)."""
-LAST_WORD_S: Final = 2.0
-"""Seconds that tasks may take to be given back at the end."""
 
 ACK_PAUSE_S: Final = 1.0
 """Seconds between two tries to settle a task. A try has the client's timeout."""
@@ -133,9 +131,7 @@ class QuorumqBroker(AsyncBroker):
             if rest:
                 await client.reject(rest, interrupted=True, timeout=LAST_WORD_S)
         except QuorumqError as error:
-            log.warning(
-                "%d tasks were not given back, and come again when their holds are over: %s", len(rest), error
-            )
+            warn_of_rest(len(rest), error)
         for consumer in consumers:
             await consumer.aclose()
 

@@ -20,7 +20,10 @@ from dramatiq.middleware import AgeLimit, Callbacks, Pipelines, Retries
 
 from quorumq.brokers.dramatiq import QuorumqBroker, QuorumqConsumer
 from quorumq.client import Outcome, Unauthorized, UsageError
+from quorumq.core.messages import RejectRequest
 from quorumq.testing import blocking
+from tests.client.fake import FakeCluster
+from tests.client.steps import in_a_thread
 from tests.patience import PATIENCE_S, until
 
 pytestmark = pytest.mark.soak  # the extra is installed there
@@ -214,6 +217,43 @@ def test_a_consumer_that_is_closed_fetches_no_more_and_ends_with_its_last_messag
     assert nodes.client.portal.call(has_ended)
 
 
+def test_messages_are_given_back_in_one_call_and_not_fetched_again() -> None:
+    """A worker that stops may be killed after some seconds, and a call may take the client's timeout."""
+    clusters: list[FakeCluster] = []
+    with in_a_thread(clusters) as client:
+        broker = QuorumqBroker(client=client, middleware=[])
+        broker.declare_queue("default")
+        consumer = broker.consume("default", prefetch=3, timeout=200)
+        for _ in range(3):
+            broker.enqueue(dramatiq.Message("default", "work", (), {}, {}))
+        messages = [next(consumer) for _ in range(3)]
+        assert next(consumer) is None, "the node goes on to wait for one"
+        consumer.requeue(messages)
+        asked = [type(request) for _, request in clusters[0].asked]
+        backlog = client.backlog("default", "dramatiq")
+        consumer.close()
+    assert (backlog.ready, backlog.held) == (3, 0)
+    assert asked.count(RejectRequest) == 1
+    assert asked[-1] is RejectRequest, "nothing is fetched after it"
+
+
+def test_messages_that_cannot_be_given_back_are_in_hand_no_more(
+    nodes: blocking.Cluster, broker: QuorumqBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else their holds were extended for as long as the process runs."""
+    broker.declare_queue("default")
+    for _ in range(2):
+        broker.enqueue(dramatiq.Message("default", "work", (), {}, {}))
+    consumer = broker.consume("default", prefetch=2, timeout=int(PATIENCE_S * 1000))
+    messages = [next(consumer), next(consumer)]
+    nodes.kill("a")
+    nodes.kill("b")
+    consumer.requeue(messages)
+    assert "of 2 messages some were not given back" in caplog.text
+    assert not consumer._in_hand
+    consumer.close()
+
+
 class Refused:
     """A delivery whose client has lost its rights."""
 
@@ -228,7 +268,7 @@ class Refused:
 
 
 def test_an_ack_that_is_refused_counts_as_in_hand_until_it_is_given_up() -> None:
-    consumer = QuorumqConsumer(cast("Any", None), 1, 0.0)
+    consumer = QuorumqConsumer(cast("Any", None), 1, 0.0, cast("Any", None))
     assert consumer._slots.acquire(blocking=False)
     message: Any = SimpleNamespace(delivered=Refused(), consumer=consumer, is_retried=True)
     with pytest.raises(ConnectionClosed):

@@ -87,10 +87,10 @@ async def in_a_loop(clusters: list[FakeCluster] | None = None) -> AsyncIterator[
 
 
 @contextmanager
-def in_a_thread() -> Iterator[BlockingClient]:
-    """A client of a fake cluster that runs in the client's own thread."""
+def in_a_thread(clusters: list[FakeCluster] | None = None) -> Iterator[BlockingClient]:
+    """A client of a fake cluster that runs in the client's own thread, and is appended to ``clusters``."""
     portal = Portal()
-    inner = portal.open(faked)
+    inner = portal.open(partial(faked, clusters))
     try:
         yield BlockingClient(portal, inner)
     finally:
