@@ -29,6 +29,7 @@ from kombu.utils.json import dumps, loads
 
 from quorumq.brokers.kombu_calls import (
     SHARED,
+    QoS,
     certified_by,
     check_arguments,
     delay_of,
@@ -82,43 +83,6 @@ OPTIONS: Final = frozenset({
 """Transport options: those above, and those of kombu."""
 
 log = logging.getLogger("quorumq.brokers")
-
-
-class QoS(virtual.QoS):
-    """Messages in the hands of a channel, and their deliveries."""
-
-    channel: Channel
-
-    def __init__(self, channel: Channel, prefetch_count: int = 0) -> None:
-        super().__init__(channel, prefetch_count)
-        self.delivered: dict[str, blocking.Message] = {}
-
-    def ack(self, delivery_tag: str) -> None:
-        """Ack a message for good."""
-        self._settle(delivery_tag, lambda message: message.ack)
-
-    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
-        """Reject a message: it comes again, after the topic's backoff, or is a dead letter."""
-        if requeue:
-            self._settle(delivery_tag, lambda message: message.reject)
-        else:
-            self._settle(delivery_tag, lambda message: partial(message.dead_letter, reason="rejected"))
-
-    def give_back(self, delivery_tag: str) -> None:
-        """Give a message back that nothing was done with. That counts no attempt."""
-        self._settle(delivery_tag, lambda message: partial(message.reject, interrupted=True))
-
-    def has_capacity(self) -> bool:
-        """Return True if a message that comes now may be handed over when the present one has been."""
-        in_hand = len(self._delivered) - len(self._dirty) + (self.channel.connection.handing is self.channel)
-        return not self.prefetch_count or in_hand < self.prefetch_count
-
-    def _settle(self, tag: str, call_of: Callable[[blocking.Message], Callable[[], object]]) -> None:
-        message = self.delivered.pop(tag, None)
-        if message is not None and self.channel.is_mine:
-            settle(message, call_of(message))
-        self._quick_ack(tag)
-        self.channel.changed()
 
 
 class Channel(virtual.Channel):
@@ -412,6 +376,11 @@ class Channel(virtual.Channel):
             return
         connection = self.connection
         sources = dict.fromkeys([*self._sources.values(), *self._getters.values(), *self._cancelled])
+        for tag in list(self._sources):
+            self.basic_cancel(tag)
+        for source in self._getters.values():
+            source.stop()
+        self.qos.give_back_all()  # after that: a FETCH that is parked would take them
         super().close()
         for source in sources:
             source.close()

@@ -1,4 +1,4 @@
-"""Calls of the transport of kombu to a cluster: shared clients, names, times, and settling that does not give up."""
+"""Calls of the transport of kombu to a cluster: shared clients, messages in hand, names, times, and settling."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from quorumq.brokers.settling import is_passing
+from kombu.transport import virtual
+
+from quorumq.brokers.settling import give_back, is_passing
 from quorumq.client import QuorumqError, UsageError, blocking
 
 PAUSE_S: Final = 1.0
@@ -62,6 +64,49 @@ class Shared:
 SHARED = Shared()
 # A forked process of a pool has none of the threads that clients need, and perhaps a lock that one of them holds.
 os.register_at_fork(after_in_child=lambda: SHARED.__init__())  # type: ignore[misc]
+
+
+class QoS(virtual.QoS):
+    """Messages in the hands of a channel, and their deliveries."""
+
+    channel: Any
+
+    def __init__(self, channel: Any, prefetch_count: int = 0) -> None:
+        super().__init__(channel, prefetch_count)
+        self.delivered: dict[str, blocking.Message] = {}
+
+    def ack(self, delivery_tag: str) -> None:
+        """Ack a message for good."""
+        self._settle(delivery_tag, lambda message: message.ack)
+
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        """Reject a message: it comes again, after the topic's backoff, or is a dead letter."""
+        if requeue:
+            self._settle(delivery_tag, lambda message: message.reject)
+        else:
+            self._settle(delivery_tag, lambda message: partial(message.dead_letter, reason="rejected"))
+
+    def give_back(self, delivery_tag: str) -> None:
+        """Give a message back that nothing was done with. That counts no attempt."""
+        self._settle(delivery_tag, lambda message: partial(message.reject, interrupted=True))
+
+    def give_back_all(self) -> None:
+        """Give back all messages in hand, when the channel is closed."""
+        rest, self.delivered = [*self.delivered.values()], {}
+        self._delivered.clear()
+        give_back(self.channel.client, rest)
+
+    def has_capacity(self) -> bool:
+        """Return True if a message that comes now may be handed over when the present one has been."""
+        in_hand = len(self._delivered) - len(self._dirty) + (self.channel.connection.handing is self.channel)
+        return not self.prefetch_count or in_hand < self.prefetch_count
+
+    def _settle(self, tag: str, call_of: Callable[[blocking.Message], Callable[[], object]]) -> None:
+        message = self.delivered.pop(tag, None)
+        if message is not None and self.channel.is_mine:
+            settle(message, call_of(message))
+        self._quick_ack(tag)
+        self.channel.changed()
 
 
 def nodes_of(client: Any) -> tuple[str, ...]:

@@ -1,0 +1,45 @@
+"""A channel of the transport of kombu when its worker stops."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("kombu")
+
+from kombu import Connection, Consumer, Producer, Queue
+
+from quorumq.brokers.kombu import Transport
+from quorumq.core.messages import RejectRequest
+from tests.client.fake import FakeCluster
+from tests.client.steps import in_a_thread
+from tests.patience import PATIENCE_S, until
+
+pytestmark = pytest.mark.soak  # the extra is installed there
+
+
+@pytest.mark.parametrize("consumes", [False, True])
+def test_a_channel_that_is_closed_gives_back_all_in_one_call_and_fetches_none_again(consumes: bool) -> None:
+    """A worker that stops may be killed after some seconds, and a call may take the client's timeout."""
+    clusters: list[FakeCluster] = []
+    with in_a_thread(clusters) as client:
+        connection = Connection(transport=Transport, transport_options={"client": client})
+        channel = connection.channel()
+        producer = Producer(channel)
+        for number in range(3):
+            producer.publish(number, routing_key="jobs", declare=[Queue("jobs")])
+        if consumes:
+            Consumer(channel, [Queue("jobs")], on_message=lambda message: None).consume()
+            for _ in range(3):
+                connection.drain_events(timeout=PATIENCE_S)
+            with pytest.raises(TimeoutError):  # the node goes on to wait for one
+                connection.drain_events(timeout=1.0)
+        else:
+            for _ in range(3):
+                until(lambda: channel.basic_get("jobs"), "a message comes")
+            assert channel.basic_get("jobs") is None, "the node goes on to wait for one"
+        channel.close()
+        asked = [type(request) for _, request in clusters[0].asked]
+        backlog = client.backlog("jobs", "celery")
+    assert (backlog.ready, backlog.held) == (3, 0)
+    assert asked.count(RejectRequest) == 1
+    assert asked[-1] is RejectRequest, "nothing is fetched after it"
