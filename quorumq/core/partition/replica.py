@@ -217,10 +217,7 @@ class Replica:
     def on_hold(
         self, sender: NodeId, incarnation: Incarnation, message: m.Hold, now: Now
     ) -> tuple[m.HoldReply, list[Effect]]:
-        """HOLD: vote on each message.
-
-        No journal has holds. `Voter` has the reply wait for the topic's record alone (docs/protocol.md, RECOVERY).
-        """
+        """HOLD: vote on each message. No journal has holds, so the reply waits for the topic's record alone."""
         if self.abstains(message.ballot, now):
             return m.refusal(message, "", self.vector()), []
         view = self.group(message.group)
