@@ -73,6 +73,21 @@ def test_labels_are_set_changed_removed_and_read_through_any_node() -> None:
     assert read(cluster, "b") == {"owner": "shop"}
 
 
+def test_labels_that_two_of_four_voters_have_are_not_shown_before_a_majority_has_them() -> None:
+    """The other two would show older ones to the next reader."""
+    cluster = Cluster(4)
+    cluster.topic()
+    put(cluster, "a", owner="a")
+    for node in "cd":
+        take(cluster, node, Label("owner", "later", Stamp(2**57, "d")))
+    cluster.drop = only_between("c", "d")
+    check_failed(cluster.ask("d", m.LabelsRequest("jobs"), 6.0), Code.TOO_FEW_REPLICAS)
+    cluster.hear_all()
+    assert read(cluster, "d") == {"owner": "later"}
+    cluster.drop = only_between("a", "b")
+    check_failed(cluster.ask("a", m.LabelsRequest("jobs"), 6.0), Code.TOO_FEW_REPLICAS)
+
+
 def test_a_change_is_stamped_above_one_that_its_node_does_not_know() -> None:
     cluster = Cluster()
     cluster.topic()

@@ -62,12 +62,15 @@ class LabelsCoordinator(TopicCoordinator):
         return super().on_reply(context, sender, incarnation, message, now)
 
     def on_read(self, context: Context, now: Now) -> list[Effect]:
-        """Write what the request changes, or what some of the answers lack; else answer."""
+        """Write what the request changes, or what a majority may lack; else answer."""
         merged, stamp = self.merged, self.stamp
         if merged.deleted:
             return self.on_replaced(context, now)
         if stamp is None:
-            if all(labels == merged.labels for labels in self.answers):
+            (round_,) = self.rounds.values()  # two of four voters meet each majority, and are none
+            if round_.is_majority(self.stored & round_.valid(context.state)) and all(
+                labels == merged.labels for labels in self.answers
+            ):
                 return self.answer(context, merged)
             return self.write(context, "repair", merged, now)
         if self.is_overtaken():
