@@ -1,8 +1,8 @@
 """Reading and changing the labels of a topic, which are in its register.
 
-A read asks a majority of the nodes for the register, and a change has its stamp promised in that
-(core/requests/promising.py). If the answers differ, the newest labels are written to a majority before they are shown,
-so that no later read finds older ones (docs/registers.md, LABELS).
+A read asks enough voters for the register to meet each majority, and a change has its stamp promised in that
+(core/requests/promising.py). Unless a majority has answered alike, the newest labels are written to one before they are
+shown, so that no later read finds older ones (docs/registers.md, LABELS).
 """
 
 from __future__ import annotations
