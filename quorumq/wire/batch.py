@@ -72,13 +72,12 @@ def encode_header(header: BatchHeader) -> bytes:
     while times and not times[-1]:
         times.pop()
     out = [
-        cbor.array_head(9 + len(times)),
+        cbor.array_head(8 + len(times)),
         cbor.uint(BATCH_VERSION),
         cbor.blob(header.partition.topic),
         cbor.uint(header.partition.number),
         encode_spans(header.spans),
         cbor.uint(header.published_ms),
-        cbor.uint(header.codec),
         cbor.blob(header.offsets),
         cbor.blob(header.crcs),
         cbor.uint(header.crc),
@@ -231,9 +230,9 @@ def decode_header(raw: bytes | memoryview) -> BatchHeader:
     if cbor.takes_long(raw):
         bad("batch", raw, "has far more items than 1,024 sections need")
     value = cbor.load(raw, "a batch header")
-    if type(value) is not tuple or len(value) < 9:
-        bad("batch", value, "must be an array of at least 9 fields")
-    version, topic, number, spans_value, published_ms, codec, offsets, crcs, crc = value[:9]
+    if type(value) is not tuple or len(value) < 8:
+        bad("batch", value, "must be an array of at least 8 fields")
+    version, topic, number, spans_value, published_ms, offsets, crcs, crc = value[:8]
     if version != BATCH_VERSION or type(version) is not int:
         bad("batch.version", version, f"this side reads version {BATCH_VERSION}; upgrade it")
     partition = _partition(topic, number)
@@ -241,23 +240,20 @@ def decode_header(raw: bytes | memoryview) -> BatchHeader:
     spans = decode_spans(spans_value)
     if type(published_ms) is not int or not -(1 << 63) <= published_ms < 1 << 63:
         bad("batch.published_ms", published_ms, "must be an integer of 64 bits")
-    if codec != 0 or type(codec) is not int:
-        bad("batch.codec", codec, "this side reads codec 0 (none); upgrade it")
     count = spans[0].size if len(spans) == 1 else sum([span.size for span in spans])
     if count > limits.BATCH_MESSAGES_MAX:
         bad("batch.sections", count, f"a batch holds at most {limits.BATCH_MESSAGES_MAX} records")
     offsets, crcs = _check_offsets(offsets, crcs, count, "batch")
     _uint("batch.crc", crc, 1 << 32)
-    delay_ms = _uint("batch.delay_ms", value[9], DELAY_MS_MAX + 1) if len(value) > 9 else 0
-    ttl_ms = _uint("batch.ttl_ms", value[10], TTL_MS_MAX + 1) if len(value) > 10 else 0
-    return BatchHeader(partition, spans, published_ms, codec, offsets, crcs, crc, delay_ms, ttl_ms)
+    delay_ms = _uint("batch.delay_ms", value[8], DELAY_MS_MAX + 1) if len(value) > 8 else 0
+    ttl_ms = _uint("batch.ttl_ms", value[9], TTL_MS_MAX + 1) if len(value) > 9 else 0
+    return BatchHeader(partition, spans, published_ms, offsets, crcs, crc, delay_ms, ttl_ms)
 
 
 def part_header(
     partition: PartitionId,
     spans_value: object,
     published_ms: object,
-    codec: object,
     base: object,
     offsets: object,
     crcs: object,
@@ -265,7 +261,7 @@ def part_header(
     """Return the header of a part of a batch, as a slice brings it, with record ends counted from the part's begin.
 
     Args:
-        spans_value, published_ms, codec, offsets, crcs: as in a batch header, of the part's records only.
+        spans_value, published_ms, offsets, crcs: as in a batch header, of the part's records only.
         base: offset of the part in the batch's body.
 
     Returns:
@@ -277,8 +273,6 @@ def part_header(
     spans = decode_spans(spans_value, "slice.sections")
     if type(published_ms) is not int or not -(1 << 63) <= published_ms < 1 << 63:
         bad("slice.published_ms", published_ms, "must be an integer of 64 bits")
-    if codec != 0 or type(codec) is not int:
-        bad("slice.codec", codec, "this side reads codec 0 (none); upgrade it")
     start = _uint("slice.base", base, limits.BATCH_BYTES_MAX)
     count = sum(span.size for span in spans)
     if count > limits.BATCH_MESSAGES_MAX:
@@ -291,7 +285,7 @@ def part_header(
             bad("slice.offsets", min(ends), f"must be above the slice's base {start}")
         offsets = struct.pack(f"<{count}I", *[end - start for end in ends])
     ends_checked, crcs_checked = _check_offsets(offsets, crcs, count, "slice")
-    return BatchHeader(partition, spans, published_ms, codec, ends_checked, crcs_checked, 0)
+    return BatchHeader(partition, spans, published_ms, ends_checked, crcs_checked, 0)
 
 
 def check_partition(partition: PartitionId, where: str) -> None:
@@ -471,7 +465,6 @@ def pack_spans(
         partition=partition,
         spans=spans,
         published_ms=published_ms,
-        codec=0,
         offsets=struct.pack(f"<{count}I", *ends),
         crcs=struct.pack(f"<{count}I", *map(crc32c, records)),
         crc=crc32c(body),

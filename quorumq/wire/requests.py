@@ -74,7 +74,7 @@ def oversize(frame: Frame) -> m.Failed | None:
         if not isinstance(data, tuple) or len(data) < 4 or data[0] != TYPE_OF[m.Publish]:
             return None
         batch = cbor.load(data[3], "a batch header")
-        ends = memoryview(batch[6]).cast("B")
+        ends = memoryview(batch[5]).cast("B")
         sizes = [int.from_bytes(ends[at : at + 4], "little") for at in range(0, len(ends) - len(ends) % 4, 4)]
         largest = max((after - before for before, after in zip([0, *sizes], sizes, strict=False)), default=0)
     except (BadValue, QuorumqError, TypeError, IndexError, ValueError):

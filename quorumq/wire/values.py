@@ -170,12 +170,11 @@ def _encode_slice(value: messages.Slice | WireSlice, lift: Lift | None) -> bytes
         )
     lift.bodies.append(part)
     out = [
-        b"\x89",
+        b"\x88",
         cbor.text(value.topic),
         _encode_partition(header.partition, None),
         batches.encode_spans(batches.cut_spans(header.spans, first, stop)),
         cbor.uint(header.published_ms),
-        cbor.uint(header.codec),
         cbor.uint(base),
         cbor.blob(header.offsets[4 * first : 4 * stop]),
         cbor.blob(header.crcs[4 * first : 4 * stop]),
@@ -191,13 +190,13 @@ def _encode_slice(value: messages.Slice | WireSlice, lift: Lift | None) -> bytes
 
 
 def _decode_slice(data: object, body: Body | None) -> WireSlice:
-    if type(data) is not tuple or len(data) < 9:
-        bad("slice", data, "must be an array of 9 fields")
-    topic, partition_data, spans_data, published_ms, codec, base, offsets, crcs, deliveries_data = data[:9]
+    if type(data) is not tuple or len(data) < 8:
+        bad("slice", data, "must be an array of 8 fields")
+    topic, partition_data, spans_data, published_ms, base, offsets, crcs, deliveries_data = data[:8]
     if type(topic) is not str or len(topic) > NAME_CHARS_MAX:
         bad("slice.topic", topic, f"must be text of at most {NAME_CHARS_MAX} characters")
     header = batches.part_header(
-        _decode_partition(partition_data, None), spans_data, published_ms, codec, base, offsets, crcs
+        _decode_partition(partition_data, None), spans_data, published_ms, base, offsets, crcs
     )
     if type(deliveries_data) is not tuple or len(deliveries_data) > header.size:
         bad("slice.deliveries", deliveries_data, "must be an array, with at most one for each record")

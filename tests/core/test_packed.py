@@ -28,7 +28,6 @@ def header(
         HERE,
         (section,),
         published_ms,
-        more.pop("codec", 0),
         size.to_bytes(4, "little"),
         of_record,
         crc,
@@ -101,7 +100,6 @@ def test_a_batch_is_what_it_was_whether_it_is_packed_or_not(steps: list[tuple[St
 @pytest.mark.parametrize(
     "batch",
     [
-        StoredBatch(1, header(codec=1), 0.0, durable=True),
         StoredBatch(1, header(crc=1, of_record=2), 0.0, durable=True),
         StoredBatch(1, header(), 0.0, durable=False),
         StoredBatch(

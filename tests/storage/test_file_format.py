@@ -145,7 +145,7 @@ class Reader:
                     and first <= seq < first + count
                     and (header[1], header[2]) == partition
                 ):
-                    ends = (0, *struct.unpack(f"<{len(header[6]) // 4}I", header[6]))
+                    ends = (0, *struct.unpack(f"<{len(header[5]) // 4}I", header[5]))
                     index += seq - first
                     payload: bytes = cbor2.loads(body[ends[index] : ends[index + 1]])[2]
                     return payload

@@ -78,8 +78,8 @@ class StoredBatches(dict[int, StoredBatch]):
     def pack(self, *batches: StoredBatch) -> None:
         rows: list[tuple[Any, ...]] = []
         for batch in batches:
-            _, spans, published_ms, codec, offsets, crcs, crc, delay_ms, ttl_ms = batch.header
-            whole = len(crcs) == 4 and int.from_bytes(crcs, "little") == crc and not codec
+            _, spans, published_ms, offsets, crcs, crc, delay_ms, ttl_ms = batch.header
+            whole = len(crcs) == 4 and int.from_bytes(crcs, "little") == crc
             if not whole or not batch.durable or max(delay_ms, ttl_ms) >= 1 << 32:
                 continue
             producer_id, start, _ = spans[0]
@@ -109,7 +109,7 @@ class StoredBatches(dict[int, StoredBatch]):
         number, producer_id, start, published_ms, born, made_ms, size, crc, delay_ms, ttl_ms = row
         section = _new(Span, (self._names[producer_id], start, start + 1))
         ends, crcs = size.to_bytes(4, "little"), crc.to_bytes(4, "little")
-        fields = (self._partition, (section,), published_ms, 0, ends, crcs, crc, delay_ms, ttl_ms)
+        fields = (self._partition, (section,), published_ms, ends, crcs, crc, delay_ms, ttl_ms)
         return StoredBatch(number, _new(BatchHeader, fields), born, True, made_ms)
 
     def __delitem__(self, number: int) -> None:

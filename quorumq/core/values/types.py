@@ -536,7 +536,6 @@ class BatchHeader(NamedTuple):
     partition: PartitionId
     spans: tuple[Span, ...]
     published_ms: int  # by the producer's clock
-    codec: int  # 0 = none
     offsets: bytes
     crcs: bytes
     crc: int  # CRC-32C of the whole body
