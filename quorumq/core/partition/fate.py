@@ -411,7 +411,7 @@ def on_reported(record: Record, lease: Lease, ballots: Ballots, context: RuleCon
     if ours is None:
         return record, with_hold(lease, theirs), ballots, None
     until = max(ours.deadline, theirs.deadline)
-    if is_owner(ours, theirs.owner):
+    if is_owner(ours, theirs.owner) and not lease.rivals:
         return record, with_hold(lease, ours._replace(deadline=until)), ballots, None
     n, generation = max(ours.n, theirs.n), max(ours.generation, theirs.generation)
     no_node = Held(NO_OWNER, until, n, generation, greater(ours.before, theirs.before))

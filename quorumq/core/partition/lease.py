@@ -50,8 +50,7 @@ NO_BALLOTS = Ballots()
 
 def with_hold(lease: Lease, held: Held | None) -> Lease:
     """Return the lease with this hold, and no other owner beside it."""
-    rivals = lease.rivals if held is not None else ()
-    made: Lease = _new(Lease, (held, rivals, *lease[2:]))
+    made: Lease = _new(Lease, (held, (), *lease[2:]))
     return made
 
 
