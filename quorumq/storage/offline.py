@@ -122,7 +122,7 @@ class OfflineDirectory:
                 sizes[topic] = max(sizes.get(topic, 0), number + 1)
         for topic, count in sorted(sizes.items()):
             replicas = ((self.node,),) * count
-            records.append(r.TopicPut(Topic(topic, topic.hex(), 1, 0, replicas, 1, STAMP_ZERO)))
+            records.append(r.TopicPut(Topic(topic, topic.hex(), 1, replicas, 1, STAMP_ZERO)))
         made = next((record for record in records if isinstance(record, r.ClusterMade)), None)
         layouts = [record.layout for record in records if isinstance(record, r.ClusterPut)]
         if made is not None and self.node not in made.nodes:  # it was added; the record may be lost

@@ -274,7 +274,7 @@ class World:
     def _store(self, locals_: list[int], topic: Topic, names: tuple[NodeId, ...], now: Now) -> None:
         """Store the message at these nodes."""
         batch = build_batch(PartitionId(topic.id, 0), PRODUCER_ID, 0, WALL_MS, [Message(b"work")])
-        store = self.nodes.traffic.store = m.Store(0, topic.epoch, batch)
+        store = self.nodes.traffic.store = m.Store(0, FIRST_LAYOUT, batch)
         for name in names:
             index = self.scenario.index[name]
             own = self.nodes.locals[locals_[index]].core.state.incarnation

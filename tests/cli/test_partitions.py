@@ -14,7 +14,7 @@ from quorumq.core.cluster.topics import with_layout
 from quorumq.core.values.errors import NotFound
 from quorumq.core.values.types import STAMP_ZERO, Layout, Placement, ReplicaSlot, Topic
 
-FIRST = Topic(b"t" * 16, "jobs", 1, 0, (("a",),), 1, STAMP_ZERO)
+FIRST = Topic(b"t" * 16, "jobs", 1, (("a",),), 1, STAMP_ZERO)
 
 
 class Answer(NamedTuple):

@@ -16,7 +16,7 @@ def raised(nodes: str, *, before: str = "", learners: str = "") -> Topic:
     slots = tuple(ReplicaSlot(node, 1) for node in nodes)
     placement = Placement(0, 2, slots, tuple(ReplicaSlot(node, 1) for node in before), (), tuple(learners))
     layout = Layout(bytes(16), 2, Stamp(1, "a"), (placement,), 3)
-    return Topic(bytes(16), "jobs", 1, 1, (tuple(nodes),), 5, Stamp(1, "a"), layout=layout)
+    return Topic(bytes(16), "jobs", 1, (tuple(nodes),), 5, Stamp(1, "a"), layout=layout)
 
 
 def test_a_raise_is_over_once_all_slots_are_there_and_the_set_before_is_gone() -> None:

@@ -77,7 +77,7 @@ def test_groups(screen: Screen) -> None:
 
 def test_topics(screen: Screen) -> None:
     homes = tuple(f"warehouse-{number}" for number in range(5))
-    topic = Topic(bytes(16), TOPIC, 5, 1, (homes,) * 64, 1_000_000, STAMP_ZERO)
+    topic = Topic(bytes(16), TOPIC, 5, (homes,) * 64, 1_000_000, STAMP_ZERO)
     known = MetadataReply("c", "n", (), (topic,), (Group(bytes(16), GROUP, 0, 0),), 60.0)
     topics._list(known, as_json=False)
     screen.has(" 64 ", " 1,000,000 ")

@@ -330,7 +330,7 @@ def test_the_partition_of_an_output_does_not_depend_on_how_many_there_are_now(
 ) -> None:
     def topic(partitions: int) -> Topic:
         members = (("a",),) * partitions
-        return Topic(b"o" * 16, "out", 1, 1, members, 5, STAMP_ZERO, born=born)
+        return Topic(b"o" * 16, "out", 1, members, 5, STAMP_ZERO, born=born)
 
     source = SOURCE._replace(partition=PartitionId(b"i" * 16, number))
     chosen = [derived_partition(source, key, topic(p), DefaultPartitioner()) for p in (born, born + more)]

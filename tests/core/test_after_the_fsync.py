@@ -108,7 +108,7 @@ def test_a_promise_to_close_is_kept_by_the_next_start() -> None:
     cluster.crash("b")
     assert replica_of(cluster, "b").closing.has_promised(producer_id)
     late = cluster.batch(topic, producer_id, 100, [b"late"])
-    (refused,) = store(cluster, "a", "b", m.Store(7, topic.epoch, late))
+    (refused,) = store(cluster, "a", "b", m.Store(7, topic.epoch_of(0), late))
     assert isinstance(refused, Send)
     assert isinstance(refused.message, m.StoreReply)
     assert [problem.error for problem in refused.message.problems] == ["session-closed"]
@@ -116,7 +116,9 @@ def test_a_promise_to_close_is_kept_by_the_next_start() -> None:
 
 def test_a_promise_to_close_that_is_repeated_waits_for_the_first_ones_fsync() -> None:
     cluster, topic, producer_id = with_session()
-    ask = m.CloseRequest(7, next(iter(cluster.nodes["b"].replicas)), topic.epoch, (number_of(producer_id),))
+    ask = m.CloseRequest(
+        7, next(iter(cluster.nodes["b"].replicas)), topic.epoch_of(0), (number_of(producer_id),)
+    )
     for records in (1, 0):
         (effect,) = replica_of(cluster, "b").on_close_ask("a", ask, cluster.now)
         assert isinstance(effect, Persist)

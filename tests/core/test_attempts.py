@@ -56,7 +56,7 @@ def test_an_attempt_that_an_extend_counts_is_in_the_journal() -> None:
         (replica,) = core.replicas.values()
         now = cluster.clocks(core.config.node)
         entry = Owned(got.receipt.span, got.receipt.owner, got.receipt.n)
-        request = Extend(1, replica.partition, replica.topic.epoch, "g", (entry,), 5.0)
+        request = Extend(1, replica.partition, replica.epoch, "g", (entry,), 5.0)
         reply, effects = replica.on_extend(request, now._replace(mono=now.mono + 2.0))
         assert (reply.granted, reply.refused) == ((), (entry,))
         (persist,) = effects

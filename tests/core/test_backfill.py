@@ -259,7 +259,7 @@ def test_no_one_hears_that_nothing_is_left_while_a_group_has_not_looked_at_all()
     acked = (m.Owned(Span(producer_id, 0, 39), Owner("a", Incarnation(1, 1), Stamp(1, "a"))),)
     for core in cluster.nodes.values():
         for copy in core.replicas.values():
-            copy.on_ack("a", m.Ack(0, copy.partition, copy.topic.epoch, "g", 0, acked), cluster.now)
+            copy.on_ack("a", m.Ack(0, copy.partition, copy.epoch, "g", 0, acked), cluster.now)
     assert view.begins
     assert not view.available.messages
     assert backlog_of(replica.batches, view, cluster.now)["available"] == 1

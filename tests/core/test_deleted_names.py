@@ -37,9 +37,7 @@ SYNC_S = 2.0
 def topic_of(name: str, deletions: int, made: int) -> Topic:
     """Return the register of a topic of these nodes."""
     stamp, replicas = Stamp(made, "a"), (NODES,)
-    return Topic(
-        topic_id(name, 3, deletions), name, 3, 1, replicas, 5, stamp, deletions=deletions, made=stamp
-    )
+    return Topic(topic_id(name, 3, deletions), name, 3, replicas, 5, stamp, deletions=deletions, made=stamp)
 
 
 def gone(name: str, deletions: int = 0, made: int = 1, proposed: int = 0) -> Topic:

@@ -37,7 +37,7 @@ def agreed(cluster: GrowingCluster) -> bool:
 def register(**more: object) -> Topic:
     """Return the register of a topic that a later member has made."""
     made = Stamp(7, "d")
-    return Topic(topic_id("t", 3, 0), "t", 3, 1, (NODES,), 5, made, made=made)._replace(**more)  # type: ignore[arg-type]
+    return Topic(topic_id("t", 3, 0), "t", 3, (NODES,), 5, made, made=made)._replace(**more)  # type: ignore[arg-type]
 
 
 def test_names_that_were_deleted_in_a_grown_cluster_are_packed() -> None:

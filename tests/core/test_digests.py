@@ -205,7 +205,7 @@ def test_the_newest_of_several_waiting_digests_is_answered() -> None:
     (replica,) = core.replicas.values()
     core.state.compares_left = 0.0
     for sums in (b"1" * 16, b"2" * 16, replica.sync.trees().root()):
-        ready = m.SyncDigests(replica.partition, topic.epoch, True, (), sums)
+        ready = m.SyncDigests(replica.partition, topic.epoch_of(0), True, (), sums)
         assert core.upkeep.on_compared("a", ready, cluster.now) == []
     assert replica.sync.digests == {"a": (replica.sync.trees().root(), True)}
     core.state.compares_left = 100.0

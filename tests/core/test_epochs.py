@@ -7,8 +7,10 @@ from collections.abc import Iterable
 import pytest
 
 from quorumq.core import messages as m
+from quorumq.core.cluster.raising import present_placement
+from quorumq.core.cluster.topics import with_layout
 from quorumq.core.messages.effects import Effect, Persist, Received, Send
-from quorumq.core.values.types import STAMP_ZERO, Death, PartitionId, ProducerId, Span, Topic
+from quorumq.core.values.types import STAMP_ZERO, Death, Layout, PartitionId, ProducerId, Span, Topic
 from tests.core.cluster import Cluster
 from tests.core.steps import fetch, opened, receipts
 
@@ -75,7 +77,7 @@ def test_every_request_of_another_epoch_is_refused_without_a_trace() -> None:
     replica = core.replicas[PartitionId(topic.id, 0)]
     by_kind = {type(envelope.message): envelope for envelope in sent if hasattr(envelope.message, "epoch")}
     by_kind[m.SlotRequest] = by_kind[m.Store]._replace(
-        message=m.SlotRequest(99, replica.partition, topic.epoch)
+        message=m.SlotRequest(99, replica.partition, topic.epoch_of(0))
     )
     assert set(by_kind) == {*m.QUORUM_REQUESTS, m.SyncDigests, m.SyncListed, m.SyncState}, (
         "every kind was sent, and no other has an epoch"
@@ -90,7 +92,7 @@ def test_every_request_of_another_epoch_is_refused_without_a_trace() -> None:
 
     before = kept()
     for kind, envelope in by_kind.items():
-        for epoch in (topic.epoch + 1, topic.epoch - 1):
+        for epoch in (topic.epoch_of(0) + 1, topic.epoch_of(0) - 1):
             number = {"round": 99} if hasattr(envelope.message, "round") else {}  # 0 asks for no answer
             message = envelope.message._replace(epoch=epoch, **number)  # type: ignore[union-attr, arg-type]
             if kind is m.SyncState:  # a span that b lacks
@@ -127,12 +129,13 @@ def test_through_a_node_of_another_epoch_a_client_hears_of_no_success(inside: bo
     # Otherwise all would take it over.
     cluster.drop = lambda sender, to, message: isinstance(message, m.SyncTopics | m.PutTopic)
     core = cluster.nodes[node]
-    other = topic._replace(epoch=topic.epoch + 1)
+    placement = present_placement(topic, 0)._replace(epoch=2)
+    other = with_layout(topic, Layout(topic.id, 2, topic.made, (placement,)))
     core.context.catalogue.sums.replace(topic, other)
     core.topics[topic.id] = other
     for replica in core.replicas.values():
         replica.topic = other
-        replica.epoch = replica.batches.epoch = other.epoch
+        replica.epoch = replica.batches.epoch = other.epoch_of(0)
     settled = "outcome-unknown" if inside else "wrong-epoch"  # its own replica does what it is asked
     for request, expected in (
         (m.Publish(cluster.batch(topic, producer_id, 20, [b"y"])), "outcome-unknown"),

@@ -330,7 +330,7 @@ def test_the_holds_of_a_long_run_end_in_steps_of_bounded_size() -> None:
     (got,) = receipts(cluster.ask("a", fetch(most=4000)))
     (replica,) = cluster.nodes["a"].replicas.values()
     acked = tuple(m.Owned(Span(producer_id, seq, seq + 1), got.receipt.owner) for seq in range(0, 4000, 2))
-    replica.on_ack("a", m.Ack(0, replica.partition, replica.topic.epoch, "g", 0, acked), cluster.now)
+    replica.on_ack("a", m.Ack(0, replica.partition, replica.epoch, "g", 0, acked), cluster.now)
     view, held = replica.group("g"), []
     cluster.time += 10.0
     while cluster.nodes["a"].state.timers and view.held_count:
@@ -353,7 +353,7 @@ def test_a_message_published_alone_takes_little_memory_while_it_waits() -> None:
     def store(seq: int) -> None:
         batch = cluster.batch(topic, producer_id, seq, [b"x" * 100])
         came = batch._replace(header=decode_header(batch.raw))  # as over the wire
-        replica.storing.take("a", m.Part(topic.epoch, came), topic, cluster.now, asked=True)
+        replica.storing.take("a", m.Part(topic.epoch_of(0), came), topic, cluster.now, asked=True)
         core.voter.on_durable(core.state.next_batch - 1, cluster.now)
 
     for seq in range(100):

@@ -224,7 +224,7 @@ def test_a_message_that_comes_after_its_tombstone_is_dead_on_arrival() -> None:
     cluster.drop = lambda sender, to, message: isinstance(message, m.SyncDigests)
     cluster.start("c")
     stored = next(record for record in cluster.journals["a"] if hasattr(record, "batch"))
-    hand_over(cluster, "a", "c", m.Store(0, topic.epoch, stored.batch))
+    hand_over(cluster, "a", "c", m.Store(0, topic.epoch_of(0), stored.batch))
     assert replica_of(cluster, "c").batches.present.messages == 1
     assert record_of(cluster, "c", Span(producer_id, 0, 1)).kind == Kind.ACKED
     assert not replica_of(cluster, "c").group("g").available.messages

@@ -139,7 +139,7 @@ def test_a_change_answers_with_its_own_text_and_not_with_one_that_is_being_writt
 def test_more_names_than_one_change_allows_still_travel() -> None:
     """Several clients at once may name more labels than each of them is allowed alone."""
     labels = tuple(Label(f"{i:05}", None, Stamp(1, "a")) for i in range(8 * limits.LABEL_NAMES_MAX))
-    topic = Topic(bytes(16), "jobs", 3, 1, (("a", "b", "c"),), 5, STAMP_ZERO, labels=labels)
+    topic = Topic(bytes(16), "jobs", 3, (("a", "b", "c"),), 5, STAMP_ZERO, labels=labels)
     assert decode_value(Topic, cbor.load(encode_value(topic))) == topic
 
 
@@ -166,7 +166,7 @@ def test_no_client_gets_labels_with_a_register_of_a_topic() -> None:
 
 def test_an_answer_about_registers_fits_a_frame_with_labels() -> None:
     labels = tuple(Label(f"{i:03}", "x" * 1000, Stamp(1, "a")) for i in range(limits.LABEL_NAMES_MAX))
-    topic = Topic(bytes(16), "jobs", 3, 1, (("a", "b", "c"),), 5, STAMP_ZERO, labels=labels)
+    topic = Topic(bytes(16), "jobs", 3, (("a", "b", "c"),), 5, STAMP_ZERO, labels=labels)
     chunks = in_chunks([topic] * 100, [])
     assert sum(len(chunk.topics) for chunk in chunks) == 100
     assert max(len(encode_value(chunk)) for chunk in chunks) < 6 * limits.MIB

@@ -295,7 +295,7 @@ def test_a_learner_that_is_drained_is_replaced() -> None:
 
 
 def test_a_learner_is_no_member_that_is_removed() -> None:
-    topic = Topic(bytes(16), "jobs", 1, 1, (("a",),), 5, Stamp(1, "a"))
+    topic = Topic(bytes(16), "jobs", 1, (("a",),), 5, Stamp(1, "a"))
     placement = Placement(0, 1, (ReplicaSlot("a", 1),), learners=("d",))
     raised = topic._replace(layout=Layout(topic.id, 2, Stamp(2, "a"), (placement,), 3))
     assert kept_on("d", raised, ("a",)) == ["jobs/0"]

@@ -292,13 +292,13 @@ def test_a_closed_producer_id_stays_closed_at_a_node_that_was_wiped_after_that()
     assert core.state.trusted
     assert replica_of(cluster, "b").batches.closed.numbers.messages == 1
     late = cluster.batch(topic, producer_id, 0, [b"%d" % number for number in range(10)])
-    (refused,) = store(cluster, "a", "b", m.Store(7, topic.epoch, late))
+    (refused,) = store(cluster, "a", "b", m.Store(7, topic.epoch_of(0), late))
     assert isinstance(refused, Send)
     assert isinstance(refused.message, m.StoreReply)
     assert [problem.error for problem in refused.message.problems] == ["session-closed"], (
         "by the node that was wiped itself"
     )
-    assert store(cluster, "a", "b", m.Store(0, topic.epoch, late)) == []
+    assert store(cluster, "a", "b", m.Store(0, topic.epoch_of(0), late)) == []
     cluster.advance(10.0)
     assert present(cluster, "b") == 0
     assert all(receipts(cluster.ask(node, fetch(group))) == () for node in "abc" for group in ("g", "new"))

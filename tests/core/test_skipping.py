@@ -43,7 +43,7 @@ def test_known_messages_are_skipped_unless_all_have_settled_them(
     """In the part of the order that all pages have come to; the next page begins behind it."""
     if alike:
         replicas = [replicas[0]] * len(replicas)
-    topic = Topic(b"t", "jobs", 3, 1, (("a", "b", "c"),), 5, STAMP_ZERO)
+    topic = Topic(b"t", "jobs", 3, (("a", "b", "c"),), 5, STAMP_ZERO)
     skipping = Skipping(Coordinator(1), topic, Group(b"t", "g", 1, latest=Latest.SKIPPING))
     spans, upto, last = skipping._unsettled([answer(having, end) for having, end in replicas])
     ends = [end for _, end in replicas if end is not None]

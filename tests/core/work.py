@@ -115,7 +115,7 @@ def with_holes(count: int) -> tuple[Cluster, tuple[m.ReceiptPart, ...]]:
     acked = tuple(m.Owned(Span(producer_id, seq, seq + 1), got.receipt.owner) for seq in range(0, count, 2))
     for core in cluster.nodes.values():
         for replica in core.replicas.values():
-            replica.on_ack("a", m.Ack(0, replica.partition, replica.topic.epoch, "g", 0, acked), cluster.now)
+            replica.on_ack("a", m.Ack(0, replica.partition, replica.epoch, "g", 0, acked), cluster.now)
     return cluster, (got,)
 
 

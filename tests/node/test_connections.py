@@ -445,7 +445,7 @@ async def test_a_store_from_a_peer_is_checked_as_a_publish_is() -> None:
         good = publish(topic, producer_id, 0, b"good bytes").batch
         evil = Batch(good.header, good.raw, bytes(good.body).replace(b"good", b"evil"))
         link = cluster.services["b"].node.links["a"]
-        assert link.send(encode_message(m.Store(1, topic.epoch, evil)))
+        assert link.send(encode_message(m.Store(1, topic.epoch_of(0), evil)))
         link.flush()
         await trio.sleep(1)
         assert len(cluster.logs["a"].of("connection_broken")) == 1

@@ -69,7 +69,7 @@ async def test_stamps_and_ballots_of_peers_beyond_the_limits_end_their_connectio
         client = await cluster.client("a")
         topic = await client.topic()
         here = PartitionId(topic.id, 0)
-        hold = m.Hold(1, here, topic.epoch, "g", 0, Stamp(STAMPS_END, "b"), 1.0, ())
+        hold = m.Hold(1, here, topic.epoch_of(0), "g", 0, Stamp(STAMPS_END, "b"), 1.0, ())
         for chunks, says in (
             (encode_message(m.Heartbeat(()), stamp=STAMPS_END), f"stamp is {STAMPS_END}"),
             (encode_message(hold), f"Stamp.time is {STAMPS_END}"),

@@ -169,7 +169,7 @@ async def test_no_client_is_told_under_which_key_replicas_compare(tmp_path: Path
 
 def test_every_reply_that_may_have_a_register_is_known() -> None:
     """The author of a new one sees here that `public` leaves the key out of it, too."""
-    topic = Topic(bytes(16), "jobs", 1, 1, (("a",),), 5, STAMP_ZERO, digest_key=b"k" * 16)
+    topic = Topic(bytes(16), "jobs", 1, (("a",),), 5, STAMP_ZERO, digest_key=b"k" * 16)
     names = {}
     for kind in get_args(m.ClientReply):
         hints = {name: hint for name, hint in get_type_hints(kind).items() if "Topic" in repr(hint)}

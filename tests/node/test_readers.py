@@ -12,7 +12,7 @@ from quorumq.node.readers import SPAN_S, TOLD_MAX, TRACKED_MAX, Readers
 from quorumq.wire.batch import Message, build_batch
 from tests.node.memory import fetch, payloads, publish, receipts, served, world
 
-TOPIC = Topic(bytes(16), "jobs", 3, 1, (("a",), ("a",)), 5, STAMP_ZERO)
+TOPIC = Topic(bytes(16), "jobs", 3, (("a",), ("a",)), 5, STAMP_ZERO)
 ASKED = m.DescribedGroup(TOPIC.id, "g", ())
 
 

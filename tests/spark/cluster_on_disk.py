@@ -52,7 +52,7 @@ HOUR_MS = 3_600_000
 
 
 def topic(name: str, identity: bytes, partitions: int = 2) -> Topic:
-    return Topic(identity, name, 3, 1, (NAMES,) * partitions, 5, Stamp(1, "n1"))
+    return Topic(identity, name, 3, (NAMES,) * partitions, 5, Stamp(1, "n1"))
 
 
 def options_of(table: str, data: Iterable[Path], **more: str) -> Options:

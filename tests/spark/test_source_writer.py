@@ -247,7 +247,7 @@ def test_rows_that_cannot_be_written_are_refused(
     ],
 )
 def test_a_row_that_is_no_message_is_named(row: dict[str, Any], kind: type[QuorumqError], says: str) -> None:
-    topic = Topic(topic_id("rows", 3), "rows", 3, 1, (("n1", "n2", "n3"),), 5, STAMP_ZERO, born=1)
+    topic = Topic(topic_id("rows", 3), "rows", 3, (("n1", "n2", "n3"),), 5, STAMP_ZERO, born=1)
     publisher = Publisher(None, Options(("n1",), "rows", False, "job", "spark", 1.0), 0)  # type: ignore[arg-type]
     publisher.name({"payload": "a good one"}, topic)
     publisher.name({"payload": "another", "id": SEQ_MAX}, topic)

@@ -114,7 +114,7 @@ def clean_stop() -> CleanStopped:
 
 def every_kind() -> list[JournalRecord]:
     """One of each record that may stand in the middle of a journal."""
-    topic = Topic(TOPIC, "orders", 3, 1, (("n1", "n2", "n3"), ("n2", "n3", "n1")), 5, Stamp(1, "n1"))
+    topic = Topic(TOPIC, "orders", 3, (("n1", "n2", "n3"), ("n2", "n3", "n1")), 5, Stamp(1, "n1"))
     topic = topic._replace(labels=(Label("owner", "x", Stamp(2, "n1")), Label("team", None, Stamp(3, "n2"))))
     span = Span(PRODUCER_ID, 0, 3)
     return [

@@ -115,7 +115,7 @@ def test_a_pattern_that_is_asked_for_has_to_lie_within_one_that_is_allowed() -> 
 
 def test_metadata_tells_a_client_of_what_it_has_a_right_to() -> None:
     def topic(name: str, id: bytes) -> Topic:
-        return Topic(id, name, 1, 0, (("a",),), 5, STAMP_ZERO)
+        return Topic(id, name, 1, (("a",),), 5, STAMP_ZERO)
 
     groups, nothing = (Group(ORDERS, "g", 0, 0), Group(MAIL, "g", 0, 0)), Catalogue("a")
     reply = m.MetadataReply("c", "a", (), (topic("orders", ORDERS), topic("mail", MAIL)), groups, 1.0)

@@ -198,7 +198,7 @@ class Catalogue:
     def epoch_of(self, partition: PartitionId) -> int:
         """Return the epoch of a partition of a known topic: the layout in which its slots last changed."""
         topic = self.topics[partition.topic]
-        return topic.epoch if topic.layout is None else topic.epoch_of(partition.number)
+        return FIRST_LAYOUT if topic.layout is None else topic.epoch_of(partition.number)
 
     def all_groups(self) -> list[Group]:
         """Return the registers of all groups by topic and name, packed ones aside."""

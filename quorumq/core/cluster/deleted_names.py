@@ -145,7 +145,7 @@ class DeletedNames:
         if topic != NO_TOPIC:
             return Group(topic, name, number, buried=number, made=made)
         return Topic(
-            topic_id(name, rf, number), name, rf, 1, (), 0, STAMP_ZERO, True,
+            topic_id(name, rf, number), name, rf, (), 0, STAMP_ZERO, True,
             deletions=number, made=made, proposed=proposed & ~_BURIED, buried=bool(proposed & _BURIED),
         )  # fmt: skip
 

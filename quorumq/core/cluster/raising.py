@@ -10,7 +10,16 @@ from collections.abc import Mapping
 
 from quorumq.core.cluster.topics import named, rendezvous
 from quorumq.core.messages import AlterTopic
-from quorumq.core.values.types import STAMP_ZERO, Layout, Machines, NodeId, Placement, ReplicaSlot, Topic
+from quorumq.core.values.types import (
+    FIRST_LAYOUT,
+    STAMP_ZERO,
+    Layout,
+    Machines,
+    NodeId,
+    Placement,
+    ReplicaSlot,
+    Topic,
+)
 
 
 def check_raise(request: AlterTopic, topic: Topic, nodes: tuple[NodeId, ...], machines: Machines = ()) -> str:
@@ -51,8 +60,8 @@ def check_space(
 
 def present_placement(topic: Topic, partition: int) -> Placement:
     """Return the placement of a partition, also of one that was never moved."""
-    first = tuple(ReplicaSlot(node, topic.epoch) for node in topic.replicas[partition])
-    return topic.placement(partition) or Placement(partition, topic.epoch, first)
+    first = tuple(ReplicaSlot(node, FIRST_LAYOUT) for node in topic.replicas[partition])
+    return topic.placement(partition) or Placement(partition, FIRST_LAYOUT, first)
 
 
 def learners_of(

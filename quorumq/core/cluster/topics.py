@@ -58,9 +58,8 @@ def merge_topics(ours: Topic, theirs: Topic) -> Topic:
         later = later._replace(layout=layout, next_layout=chosen, buried=ours.buried or theirs.buried)
         return closed(with_proposed(later, proposed))
     merged = ours if ours.partitions >= theirs.partitions else theirs
-    merged = merged._replace(epoch=max(ours.epoch, theirs.epoch), born=later.born, made=later.made)
-    labels = merge_labels(ours.labels, theirs.labels)
-    merged = merged._replace(digest_key=later.digest_key, over=later.over, labels=labels)
+    merged = merged._replace(born=later.born, made=later.made, digest_key=later.digest_key, over=later.over)
+    merged = merged._replace(labels=merge_labels(ours.labels, theirs.labels))
     pairs = list(zip(stamps_of(ours), stamps_of(theirs), strict=True))
     newer = {
         name: getattr(ours if mine >= other else theirs, name)
@@ -103,7 +102,7 @@ def closed(topic: Topic) -> Topic:
 
     The sets that the deletion has to reach are kept until it has.
     """
-    gone = Topic(topic.id, topic.name, topic.rf, 1, (), 0, STAMP_ZERO, deleted=True)
+    gone = Topic(topic.id, topic.name, topic.rf, (), 0, STAMP_ZERO, deleted=True)
     gone = gone._replace(deletions=topic.deletions, made=topic.made, proposed=topic.all_partitions)
     if topic.buried:
         return gone._replace(buried=True)
@@ -135,7 +134,6 @@ def first_topic(
         topic_id(request.name, request.rf, deletions),
         request.name,
         request.rf,
-        1,
         (),
         request.max_deliveries,
         STAMP_ZERO if request.implicit else made,

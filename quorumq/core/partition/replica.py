@@ -119,7 +119,7 @@ class Replica:
     def use_set(self, topic: Topic) -> None:
         """Take over the replica set of a layout that is durable here."""
         number, me, batches = self.partition.number, self.node.me, self.batches
-        members, epoch = topic.replicas[number], topic.epoch
+        members, epoch = topic.replicas[number], FIRST_LAYOUT
         sources: tuple[NodeId, ...] = ()
         placement = topic.placement(number) if topic.layout is not None else None
         self.placement: Placement | None = placement

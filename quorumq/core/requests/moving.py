@@ -8,6 +8,7 @@ chosen: a node that learns the registers anew hears of it then (docs/layouts.md,
 from __future__ import annotations
 
 from quorumq.core import messages as m
+from quorumq.core.cluster.raising import present_placement
 from quorumq.core.cluster.rounds import Round
 from quorumq.core.cluster.topics import check_move, with_layout
 from quorumq.core.messages.effects import Effect
@@ -211,15 +212,12 @@ def numbered(topic: Topic, placement: Placement, number: int) -> Placement:
 
     If the set changes, it also gets the set before, which is the present one.
     """
-    old = topic.placement(placement.partition)
-    if placement.nodes == topic.replicas[placement.partition]:
-        slots, epoch = (old.slots, old.epoch) if old is not None else (placement.slots, topic.epoch)
-        return placement._replace(epoch=epoch, slots=slots)
-    drawn = [ReplicaSlot(node, topic.epoch) for node in topic.replicas[placement.partition]]
-    before = old.slots if old is not None else tuple(drawn)
-    since = dict(before)
+    present = present_placement(topic, placement.partition)
+    if placement.nodes == present.nodes:
+        return placement._replace(epoch=present.epoch, slots=present.slots)
+    since = dict(present.slots)
     slots = tuple(ReplicaSlot(node, since.get(node, number)) for node in placement.nodes)
-    return placement._replace(epoch=number, slots=slots, before=before)
+    return placement._replace(epoch=number, slots=slots, before=present.slots)
 
 
 class MoveCoordinator(LayoutCoordinator):

@@ -300,7 +300,6 @@ class Topic(NamedTuple):
     id: bytes
     name: str
     rf: int
-    epoch: int
     replicas: tuple[tuple[NodeId, ...], ...]  # one tuple of nodes per partition
     max_deliveries: int
     stamp: Stamp  # the highest of those of the settings
@@ -360,7 +359,7 @@ class Topic(NamedTuple):
     def epoch_of(self, partition: int) -> int:
         """Return the number of the layout in which the slots of a partition last changed."""
         placement = self.placement(partition)
-        return self.epoch if placement is None else placement.epoch
+        return FIRST_LAYOUT if placement is None else placement.epoch
 
 
 class Latest(IntEnum):
