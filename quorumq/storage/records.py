@@ -82,8 +82,6 @@ class PartitionRange(NamedTuple):
 
     topic: bytes
     partition: int
-    batches: int
-    messages: int
     body_bytes: int
     first_published_ms: int
     last_published_ms: int
@@ -92,8 +90,6 @@ class PartitionRange(NamedTuple):
 class SegmentFooter(NamedTuple):
     """The last record of a segment that was rolled, for offline readers: its batches and its pages of deleted names."""
 
-    batches: int
-    body_bytes: int
     partitions: tuple[PartitionRange, ...]
     pages: int = 0
 

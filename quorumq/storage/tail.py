@@ -88,22 +88,10 @@ class Tail:
         """Note a batch for the footer."""
         key = (header.partition.topic, header.partition.number)
         at = header.published_ms
-        old = self._ranges.get(key) or PartitionRange(*key, 0, 0, 0, at, at)
-        self._ranges[key] = PartitionRange(
-            *key,
-            old.batches + 1,
-            old.messages + header.size,
-            old.body_bytes + body_bytes,
-            min(old.first_published_ms, at),
-            max(old.last_published_ms, at),
-        )
+        old = self._ranges.get(key) or PartitionRange(*key, 0, at, at)
+        first, last = min(old.first_published_ms, at), max(old.last_published_ms, at)
+        self._ranges[key] = PartitionRange(*key, old.body_bytes + body_bytes, first, last)
 
     def footer(self) -> SegmentFooter:
         """Return the footer with the content of the segment."""
-        ranges = tuple(self._ranges[key] for key in sorted(self._ranges))
-        return SegmentFooter(
-            sum(entry.batches for entry in ranges),
-            sum(entry.body_bytes for entry in ranges),
-            ranges,
-            self._pages,
-        )
+        return SegmentFooter(tuple(self._ranges[key] for key in sorted(self._ranges)), self._pages)

@@ -104,7 +104,7 @@ def test_clean_stop_counts_only_as_the_very_last_record(disk: Disk) -> None:
     store.close()
 
 
-def test_rolling_keeps_batches_of_all_segments_and_the_footer_counts_them(disk: Disk) -> None:
+def test_rolling_keeps_batches_of_all_segments(disk: Disk) -> None:
     store, _ = start(disk, segment_bytes=2_000)
     numbers = 0
     rolls = 0
