@@ -63,7 +63,7 @@ def count_refusals(
     incarnation: Incarnation,
     message: ProposalReply,
     now: Now,
-) -> tuple[list[Effect], bool]:
+) -> list[Effect]:
     """Count every answer to the round that is open, with any content."""
     if message.error == Code.NOT_TRUSTED and self.round is not None and message.round == self.round.number:
         self.round.hear(sender, incarnation)

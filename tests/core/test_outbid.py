@@ -189,3 +189,17 @@ def test_a_promise_lowers_no_reserve_that_is_on_its_way_to_the_disk(highest: int
     cluster.run()
     assert clock.reserve == clock.reserving <= STAMP_LAST
     cluster.nodes["a"].check(cluster.now)
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_goes_on_once_there_is_a_stamp_above_one_of_a_clock_that_is_far_ahead(name: str) -> None:
+    """The answers bring that: a slept through the change before, and c, which made it, is away."""
+    cluster, _ = promised("alter" if name == "pause" else "pause", 0)
+    cluster.drop = lambda sender, to, message: "a" in (sender, to) and sender != to
+    cluster.nodes["c"].state.clock.value += FAR
+    reply = cluster.ask("c", NEWER[name])
+    assert not isinstance(reply, m.Failed), reply
+    cluster.drop = lambda sender, to, message: "c" in (sender, to) and sender != to
+    reply = cluster.ask("a", CHANGES[name], 0.5)
+    assert not isinstance(reply, m.Failed), reply
+    assert stamp_of(cluster, name, "b") > Stamp(cluster.nodes["c"].state.clock.value, "c")

@@ -10,7 +10,7 @@ from quorumq.core.cluster.topics import as_change, difference, first_topic
 from quorumq.core.messages import CreateTopic, Failed, PeerMessage, ProposalReply, TopicReply, TopicSeen
 from quorumq.core.messages.effects import Effect
 from quorumq.core.requests.context import Context
-from quorumq.core.requests.proposing import PAUSE_FIRST_S, PAUSE_MAX_S, PROPOSALS_MAX, Proposer
+from quorumq.core.requests.proposing import PROPOSALS_MAX, Proposer, wait_for_stamp
 from quorumq.core.requests.registers import ChangeCoordinator
 from quorumq.core.values.errors import Code
 from quorumq.core.values.limits import DIGEST_BYTES, NUMBERS_END
@@ -102,21 +102,13 @@ class CreateTopicCoordinator(ChangeCoordinator):
             self.ours[deletions] = first
         return self.ours[deletions]
 
-    def pause(self, context: Context, now: Now) -> list[Effect]:
-        """Look again, from the start, after a pause."""
-        self.close_rounds(context)
-        longest = min(PAUSE_MAX_S, PAUSE_FIRST_S * 2**self.writes)
-        context.state.at(now.mono + context.rng.random() * longest, ("again", self.key))
-        return []
-
     def on_reply(
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: PeerMessage, now: Now
     ) -> list[Effect]:
         if not isinstance(message, ProposalReply):
             return super().on_reply(context, sender, incarnation, message, now)
         assert self.proposer is not None
-        effects, look = self.proposer.on_reply(self, context, sender, incarnation, message, now)
-        return effects + (self.proposer.retry(self, context, now) if look else [])
+        return self.proposer.on_reply(self, context, sender, incarnation, message, now)
 
     def on_written(self, context: Context, now: Now) -> list[Effect]:
         if self.step != "found" or self.merged.deleted:
@@ -136,7 +128,7 @@ class CreateTopicCoordinator(ChangeCoordinator):
             return self.on_changed(context, now)
         stamp = self.fresh_stamp(context, merged, now)
         if stamp is None:
-            return self.pause(context, now)
+            return wait_for_stamp(self, context, now)
         seen = TopicSeen(merged.id, STAMP_ZERO, 0)  # no setting was chosen
         return self.change(context, merged, change._replace(seen=seen), stamp, now)
 

@@ -47,9 +47,6 @@ class GroupCoordinator(GroupChange):
 
     # --------------------------------------------------------------------- what to propose
 
-    def go_on(self, context: Context, now: Now) -> list[Effect]:
-        return self.start(context, now) if not self.rounds and self.change is None else []
-
     def start(self, context: Context, now: Now) -> list[Effect]:
         """Answer from the register that this node knows, or propose the change that follows it.
 
@@ -58,9 +55,15 @@ class GroupCoordinator(GroupChange):
         """
         self.began = min(self.began, now.mono)
         known = self.known(context)
+        ours = self.proposer.ours_as_chosen(context) if self.proposer is not None else None
+        if ours is not None:
+            assert isinstance(ours, Group)
+            self.change, self.own = ours, True
+        if self.change is not None:
+            return self.write(context, now)
         if self.finds_none(known):
             return self.finish(context, context.catalogue.no_group(self.request.topic, self.request.group))
-        if known is not None and self.is_late(known) and self.change is None:
+        if known is not None and self.is_late(known):
             return self.refuse_late(context, known)
         if known is not None and self.is_fine(known):
             self.change = known
@@ -142,17 +145,8 @@ class GroupCoordinator(GroupChange):
     ) -> list[Effect]:
         if not isinstance(message, m.ProposalReply):
             return super().on_reply(context, sender, incarnation, message, now)
-        proposer = self.proposer
-        assert proposer is not None
-        effects, look = proposer.on_reply(self, context, sender, incarnation, message, now)
-        if not look:
-            return effects
-        ours = proposer.ours_as_chosen(context)
-        if ours is not None:
-            assert isinstance(ours, Group)
-            self.change, self.own = ours, True
-            return effects + self.write(context, now)
-        return effects + proposer.retry(self, context, now)
+        assert self.proposer is not None
+        return self.proposer.on_reply(self, context, sender, incarnation, message, now)
 
     def on_answer(
         self, context: Context, round_: Round, sender: NodeId, bit: int, message: m.PeerMessage, now: Now

@@ -13,7 +13,8 @@ from quorumq.core import messages as m
 from quorumq.core.cluster.labels import last_change, merge_labels, size_of, why_no_capacity
 from quorumq.core.messages.effects import Effect
 from quorumq.core.requests.context import Context
-from quorumq.core.requests.promising import ask_for_promises, ask_later, is_outbid, overtaken, wait_for_stamp
+from quorumq.core.requests.promising import ask_for_promises, ask_later, is_outbid, overtaken
+from quorumq.core.requests.proposing import wait_for_stamp
 from quorumq.core.requests.registers import TopicCoordinator
 from quorumq.core.values.errors import Code
 from quorumq.core.values.types import STAMP_ZERO, Incarnation, Label, NodeId, Now, Stamp, Topic
@@ -104,7 +105,6 @@ class LabelsCoordinator(TopicCoordinator):
         if self.merged.deleted:
             return context.take_in_topic(self.merged, now) + self.on_replaced(context, now)
         if self.stamp is not None and is_outbid(context, (self.topic.id, ""), self.stamp):
-            self.close_rounds(context)
             self.topic = self.merged
             return ask_later(self, context, self.writes, now)
         return self.answer(context, self.topic)

@@ -239,8 +239,7 @@ class MembersCoordinator(Coordinator):
             return self.on_known(context, round_, now)
         assert isinstance(message, m.ProposalReply)
         assert self.proposer is not None
-        effects, look = self.proposer.on_reply(self, context, sender, incarnation, message, now)
-        return effects + (self.proposer.retry(self, context, now) if look else [])
+        return self.proposer.on_reply(self, context, sender, incarnation, message, now)
 
     def on_known(self, context: Context, round_: Round, now: Now) -> list[Effect]:
         """Go on if enough nodes know the layout: all voters before they change; else a majority, and each new voter.

@@ -146,8 +146,7 @@ class LayoutCoordinator(TopicCoordinator):
     ) -> list[Effect]:
         if isinstance(message, m.ProposalReply):
             assert self.proposer is not None
-            effects, look = self.proposer.on_reply(self, context, sender, incarnation, message, now)
-            return effects + (self.proposer.retry(self, context, now) if look else [])
+            return self.proposer.on_reply(self, context, sender, incarnation, message, now)
         if isinstance(message, m.SlotReply):
             if message.error == Code.WRONG_EPOCH and (message.round, sender) not in self.taught:
                 return self.teach(context, message.round, sender)

@@ -15,7 +15,8 @@ from quorumq.core import messages as m
 from quorumq.core.messages.effects import Effect
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.coordinator import late
-from quorumq.core.requests.promising import ask_for_promises, ask_later, is_outbid, overtaken, wait_for_stamp
+from quorumq.core.requests.promising import ask_for_promises, ask_later, is_outbid, overtaken
+from quorumq.core.requests.proposing import wait_for_stamp
 from quorumq.core.requests.registers import WRITES_MAX
 from quorumq.core.requests.registration import GroupChange
 from quorumq.core.values import limits

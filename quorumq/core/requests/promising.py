@@ -15,7 +15,7 @@ from quorumq.core.messages.effects import Done, Effect, Send
 from quorumq.core.messages.records import Reserved
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.coordinator import Coordinator
-from quorumq.core.requests.proposing import PAUSE_FIRST_S, PAUSE_MAX_S, UNSTAMPED_S
+from quorumq.core.requests.proposing import PAUSE_FIRST_S, PAUSE_MAX_S
 from quorumq.core.values.clock import RESERVE_STEP, reserve_token
 from quorumq.core.values.errors import Code
 from quorumq.core.values.limits import STAMP_LAST
@@ -66,15 +66,9 @@ def is_outbid(context: Context, register: RegisterKey, written: Stamp) -> bool:
     return context.state.promises.of(register, 0) > written
 
 
-def wait_for_stamp(owner: Coordinator, context: Context, now: Now) -> list[Effect]:
-    """Start the owner again once a higher reserve of the clock is durable, so that there is a stamp."""
-    context.unstamped[owner.key] = None
-    context.state.at(now.mono + UNSTAMPED_S, ("again", owner.key))
-    return []
-
-
 def ask_later(owner: Coordinator, context: Context, tries: int, now: Now) -> list[Effect]:
     """Start the owner again after a random pause, so that two changes do not outbid each other for ever."""
+    owner.close_rounds(context)
     longest = min(PAUSE_MAX_S, PAUSE_FIRST_S * 2**tries)
     context.state.at(now.mono + context.rng.random() * longest, ("again", owner.key))
     return []

@@ -166,9 +166,7 @@ class Proposer:
         ballot = context.state.clock.fresh(now)
         self.proposals += 1
         if ballot is None:
-            context.unstamped[owner.key] = None
-            context.state.at(now.mono + UNSTAMPED_S, ("again", owner.key))
-            return []
+            return wait_for_stamp(owner, context, now)
         self.ballot = ballot
         return self._ask(owner, context, Prepare(0, self.instance, ballot, self.base, self.implicit), now)
 
@@ -208,11 +206,24 @@ class Proposer:
         incarnation: Incarnation,
         message: ProposalReply,
         now: Now,
+    ) -> list[Effect]:
+        """Take in an answer. The owner starts again once the outcome is known, or another proposer is ahead."""
+        effects, look = self._hear(owner, context, sender, incarnation, message, now)
+        return effects + self._retry(owner, context, now) if look else effects
+
+    def _hear(
+        self,
+        owner: Coordinator,
+        context: Context,
+        sender: NodeId,
+        incarnation: Incarnation,
+        message: ProposalReply,
+        now: Now,
     ) -> tuple[list[Effect], bool]:
         """Count an answer, and take in a chosen register.
 
         Returns:
-            the effects; and True if the owner is to look again: the outcome is known, or another proposer is ahead.
+            the effects; and True if the owner is to look again.
         """
         round_ = self.round
         if round_ is None or message.round != round_.number:
@@ -287,11 +298,11 @@ class Proposer:
         mine = chosen is not None and self.ours is not None and chosen.made == self.ours.made
         return chosen if mine and instance_of(chosen) == self.instance else None  # type: ignore[arg-type]
 
-    def has_lost(self, layout: Layout | ClusterLayout | None) -> bool:
-        """Return True if our own layout was never proposed, or this one was chosen in its place."""
+    def has_lost(self, value: Layout | ClusterLayout | Group | None) -> bool:
+        """Return True if our own value was never proposed, or this one was chosen in its place."""
         if self.ours is None:
             return True
-        return layout is not None and instance_of(layout) == self.instance and layout.made != self.ours.made
+        return value is not None and instance_of(value) == self.instance and value.made != self.ours.made
 
     def pause_s(self, context: Context, now: Now) -> float:
         """Return a random time to wait before the next proposal, in seconds; 0.0 the first time."""
@@ -302,7 +313,7 @@ class Proposer:
         share: float = context.rng.random()
         return share * longest
 
-    def retry(self, owner: Coordinator, context: Context, now: Now) -> list[Effect]:
+    def _retry(self, owner: Coordinator, context: Context, now: Now) -> list[Effect]:
         """Start the owner again: at once if the instance is decided, else after a pause."""
         chosen = context.catalogue.outcome_of(self.instance) is not None
         pause = 0.0 if chosen else self.pause_s(context, now)
@@ -310,6 +321,14 @@ class Proposer:
             return owner.start(context, now)
         context.state.at(now.mono + pause, ("again", owner.key))
         return []
+
+
+def wait_for_stamp(owner: Coordinator, context: Context, now: Now) -> list[Effect]:
+    """Start the owner again once a higher reserve of the clock is durable, so that there is a stamp."""
+    owner.close_rounds(context)
+    context.unstamped[owner.key] = None
+    context.state.at(now.mono + UNSTAMPED_S, ("again", owner.key))
+    return []
 
 
 def accept_of(value: Value, ballot: Stamp, *, implicit: bool, stands: bool) -> Accept:

@@ -33,8 +33,8 @@ from quorumq.core.requests.promising import (
     is_outbid,
     note_promised,
     overtaken,
-    wait_for_stamp,
 )
+from quorumq.core.requests.proposing import wait_for_stamp
 from quorumq.core.values.chunks import chunks_of
 from quorumq.core.values.errors import Code
 from quorumq.core.values.limits import GROUPS_PER_CHUNK
@@ -312,7 +312,6 @@ class AlterTopicCoordinator(ChangeCoordinator):
         self.topic = self.merged
         if overtaken_by:
             return self.start(context, now)
-        self.close_rounds(context)
         return ask_later(self, context, self.writes, now)
 
 

@@ -162,8 +162,7 @@ class Registration(Coordinator):
             assert self.proposer is not None
             if message.error == Code.NOT_TRUSTED:
                 return self.on_not_trusted(context, message.round, sender, now)
-            effects, look = self.proposer.on_reply(self, context, sender, incarnation, message, now)
-            return effects + self.proposer.retry(self, context, now) if look else effects
+            return self.proposer.on_reply(self, context, sender, incarnation, message, now)
         if isinstance(message, m.PutReply):
             return self._on_put(context, sender, incarnation, message, now)
         return super().on_reply(context, sender, incarnation, message, now)
