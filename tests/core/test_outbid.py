@@ -13,9 +13,9 @@ import pytest
 from quorumq.core import messages as m
 from quorumq.core.values.errors import Code
 from quorumq.core.values.limits import STAMP_LAST
-from quorumq.core.values.types import Group, Stamp, Topic
+from quorumq.core.values.types import Decision, Group, Instance, Stamp, Topic
 from tests.core.cluster import Cluster
-from tests.core.network import SlowDisk, hand_over
+from tests.core.network import SlowDisk, hand_over, held_back
 from tests.core.steps import check_failed
 
 LITTLE, FAR = 1 << 20, 1 << 40
@@ -191,6 +191,43 @@ def test_a_promise_lowers_no_reserve_that_is_on_its_way_to_the_disk(highest: int
     cluster.nodes["a"].check(cluster.now)
 
 
+@pytest.mark.parametrize(
+    ("request_", "after"),
+    [
+        (m.SetGroup("jobs", "g", rewind=True), (m.SetGroup("jobs", "g", rewind=True),)),
+        (m.DeleteGroup("jobs", "g"), (m.DeleteGroup("jobs", "g"), m.SetGroup("jobs", "g"))),
+    ],
+    ids=["rewind", "deletion"],
+)
+def test_a_change_of_a_group_that_was_chosen_and_overtaken_is_no_definite_no(
+    request_: Any, after: tuple[Any, ...]
+) -> None:
+    """Another node completes the proposal, and goes on from there, before a counts the answers."""
+    cluster, _ = promised("pause")
+    topic, _ = registers(cluster, "a")
+    late = held_back(
+        cluster,
+        lambda sender, to, message: (
+            to == "a" != sender and isinstance(message, m.ProposalReply) and voted(message)
+        ),
+    )
+    key = cluster.submit("a", request_._replace(id=topic.id, generation=0))
+    cluster.run()
+    assert late
+    replies = [cluster.ask("b", request, 1.0, of=m.GroupReply) for request in after]
+    assert replies[-1].group.generation > 1
+    cluster.hear_all()
+    for frame in late:
+        hand_over(cluster, *frame)
+    cluster.advance(3.0)
+    check_failed(cluster.replies[key], Code.OUTCOME_UNKNOWN)
+
+
+def voted(reply: m.ProposalReply) -> bool:
+    """Return True if an acceptor says that it has accepted a value."""
+    return reply.decision is not None and reply.decision.value is not None
+
+
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_change_goes_on_once_there_is_a_stamp_above_one_of_a_clock_that_is_far_ahead(name: str) -> None:
     """The answers bring that: a slept through the change before, and c, which made it, is away."""
@@ -203,3 +240,50 @@ def test_a_change_goes_on_once_there_is_a_stamp_above_one_of_a_clock_that_is_far
     reply = cluster.ask("a", CHANGES[name], 0.5)
     assert not isinstance(reply, m.Failed), reply
     assert stamp_of(cluster, name, "b") > Stamp(cluster.nodes["c"].state.clock.value, "c")
+
+
+def test_a_move_that_was_chosen_and_overtaken_is_no_conflict() -> None:
+    """Its client did not name the epoch, and finds that the slot has gone on to a third node."""
+    cluster = Cluster(5, request_timeout=30.0)
+    topic = cluster.topic()
+    first, second, node = topic.replicas[0]
+    one, other = (name for name in cluster.names if name not in topic.replicas[0])
+    late = held_back(
+        cluster,
+        lambda sender, to, message: (
+            to == node != sender and isinstance(message, m.ProposalReply) and voted(message)
+        ),
+    )
+    key = cluster.submit(node, m.MovePartition("jobs", 0, first, one))
+    cluster.run()
+    assert late
+    for move in (m.MovePartition("jobs", 0, first, one), m.MovePartition("jobs", 0, one, other)):
+        cluster.ask(second, move, 3.0, of=m.TopicReply)
+    assert key not in cluster.replies
+    cluster.hear_all()
+    for frame in late:
+        hand_over(cluster, *frame)
+    cluster.advance(1.0)
+    check_failed(cluster.replies[key], Code.OUTCOME_UNKNOWN)
+
+
+def test_a_move_that_was_proposed_is_unknown_though_a_slot_is_away_when_it_is_made_again() -> None:
+    """Another proposer that meets the first proposal at one acceptor has it chosen."""
+    cluster = Cluster(5, request_timeout=2.0)
+    topic = cluster.topic()
+    first, second, node = topic.replicas[0]
+    one, _ = (name for name in cluster.names if name not in topic.replicas[0])
+    state = cluster.nodes[second].state
+    instance = Instance(topic.id, "", topic.layout_number + 1)
+    outbid: list[m.Accept] = []
+
+    def drop(sender: str, to: str, message: object) -> bool:
+        if isinstance(message, m.Accept) and sender == node != to and not outbid:
+            outbid.append(message)
+            for other in cluster.names:
+                promise = Decision(instance, Stamp(state.clock.value + LITTLE, "z"))
+                cluster.nodes[other].catalogue.decisions[instance] = promise
+        return second in (sender, to) and sender != to and bool(outbid) and isinstance(message, m.SlotRequest)
+
+    cluster.drop = drop
+    check_failed(cluster.ask(node, m.MovePartition("jobs", 0, first, one), 5.0), Code.OUTCOME_UNKNOWN)

@@ -120,6 +120,16 @@ class GroupCoordinator(GroupChange):
         """Return True if the group was changed since; for a creation, if it was deleted."""
         return super().is_late(known) and (self.request.rewind or known.deleted)
 
+    def refuse_late(self, context: Context, known: Group) -> list[Effect]:
+        """Fail; the outcome is unknown if our own proposal may have been chosen, with other changes above it.
+
+        A first register that all nodes propose alike is no change of this request.
+        """
+        proposer = self.proposer
+        if proposer is not None and not (proposer.alike or proposer.has_lost(known)):
+            return self.fail_unknown(context)
+        return super().refuse_late(context, known)
+
     def is_fine(self, known: Group) -> bool:
         """Return True if the register ``known`` already is what the request asks for."""
         return not known.deleted and (not self.request.rewind or self.request.start == "latest")

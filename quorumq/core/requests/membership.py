@@ -125,12 +125,12 @@ class MembersCoordinator(Coordinator):
             return self.look_later(context, now)
         if self.is_done(context):
             return self.write(context, now)
-        if self.is_late(context):
-            lost = self.proposer is None or self.proposer.has_lost(context.catalogue.cluster.layout)
-            return self.finish(context, overtaken("the list of members")) if lost else self.give_up(context)
-        problem = check_change(context, self.request)
-        if problem:
-            return self.fail(context, Code.CONFLICT, problem)
+        is_late, problem = self.is_late(context), check_change(context, self.request)
+        if is_late or problem:
+            if self.proposer is not None and not self.proposer.has_lost(context.catalogue.cluster.layout):
+                return self.give_up(context)
+            refusal = m.Failed(Code.CONFLICT, problem)
+            return self.finish(context, overtaken("the list of members") if is_late else refusal)
         instance = Instance(b"", "", context.catalogue.cluster.layout.number + 1)
         if self.request.change in ASKED and self.asked != instance:
             return self.ask_voters(context, instance, now)

@@ -92,13 +92,17 @@ class LayoutCoordinator(TopicCoordinator):
             return self.write(context, "announce", topic, now)
         if self.is_done(topic):
             return self.write(context, "confirm", topic, now)
-        if self.is_late(topic):
-            lost = self.proposer is None or self.proposer.has_lost(topic.layout or topic.next_layout)
-            return self.finish(context, overtaken(f"topic {self.name!r}")) if lost else self.give_up(context)
-        placement = self.change(topic)
-        if isinstance(placement, str):
-            return self.fail(context, Code.CONFLICT, placement)
+        is_late, placement = self.is_late(topic), self.change(topic)
+        if is_late or isinstance(placement, str):
+            problem = m.Failed(Code.CONFLICT, str(placement))
+            return self.refuse(context, overtaken(f"topic {self.name!r}") if is_late else problem)
         return self.check_slots(context, topic, placement, now)
+
+    def refuse(self, context: Context, refusal: m.Failed) -> list[Effect]:
+        """Refuse; if our own layout may have been chosen, the outcome is unknown."""
+        if self.proposer is not None and not self.proposer.has_lost(self.topic.layout):
+            return self.give_up(context)
+        return self.finish(context, refusal)
 
     def check_slots(self, context: Context, topic: Topic, placement: Placement, now: Now) -> list[Effect]:
         """Ask if every slot is trusted in the present set, before the next set is proposed.
@@ -177,7 +181,8 @@ class LayoutCoordinator(TopicCoordinator):
             f"partition {self.partition} of topic {self.name!r} cannot be moved now: every slot that stays has to be "
             f"up and to know the promises of its slot ({why}); try again"
         )
-        return self.fail(context, Code.TOO_FEW_REPLICAS, detail, len(self.topic.replicas[self.partition]))
+        members = len(self.topic.replicas[self.partition])
+        return self.refuse(context, m.Failed(Code.TOO_FEW_REPLICAS, detail, members))
 
     def on_written(self, context: Context, now: Now) -> list[Effect]:
         """Adopt a layout that a majority of the nodes has as chosen; answer once a majority has adopted it."""
