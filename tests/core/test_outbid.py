@@ -287,3 +287,19 @@ def test_a_move_that_was_proposed_is_unknown_though_a_slot_is_away_when_it_is_ma
 
     cluster.drop = drop
     check_failed(cluster.ask(node, m.MovePartition("jobs", 0, first, one), 5.0), Code.OUTCOME_UNKNOWN)
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_that_waits_for_a_stamp_ends_though_there_is_none_any_more(name: str) -> None:
+    """A peer has brought the clock to its end after the request was taken."""
+    cluster, _ = promised(name)
+    disk, clock = SlowDisk(cluster, "a"), cluster.nodes["a"].state.clock
+    clock.merge(clock.reserve)
+    key = cluster.submit("a", CHANGES[name])
+    cluster.run()
+    clock.merge(STAMP_LAST)
+    for _ in range(12):
+        disk.sync()
+        cluster.advance(1.0)
+    assert clock.used_up
+    check_failed(cluster.replies[key], Code.OUTCOME_UNKNOWN)

@@ -11,6 +11,8 @@ from tests.core.network import deaf_to_registers, wipe
 from tests.core.steps import (
     DEATH,
     check_failed,
+    created,
+    deleted,
     fetch,
     more,
     opened,
@@ -176,3 +178,10 @@ def test_a_coordinator_that_missed_a_rewind_hears_of_it_from_those_that_refuse()
     cluster.advance(0.5)
     assert [group.generation for group in cluster.nodes["c"].catalogue.groups.values()] == [generation]
     assert sum(stop - start for start, stop in spans(cluster.replies[key])) == 9
+
+
+def test_a_pause_that_names_no_generation_is_of_the_present_one() -> None:
+    cluster = made()
+    deleted(cluster)
+    created(cluster)
+    assert pause(cluster).buried == 1
