@@ -100,6 +100,18 @@ def test_a_replica_that_is_down_delays_closing_and_hears_of_it_later() -> None:
     assert closed(cluster) == [1, 1, 1]
 
 
+def test_a_session_without_messages_is_closed_though_the_node_that_asked_was_started_again() -> None:
+    """The others have promised, and nothing but that promise is known of it anywhere."""
+    cluster = Cluster()
+    topic, producer_id = opened(cluster)
+    cluster.kill("c")
+    close(cluster, topic, producer_id)
+    cluster.advance(3.0)
+    cluster.crash("b")
+    cluster.start("c", 20.0)
+    assert closed(cluster) == [1, 1, 1]
+
+
 def test_a_batch_stored_before_the_closing_promise_reaches_all_replicas() -> None:
     cluster, topic, producer_id = with_session()
     drained(cluster)
