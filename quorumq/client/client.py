@@ -301,7 +301,7 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, CountCalls, Sho
             group: name of the reading group.
             max_messages, max_bytes: limits of the reply. If many producers publish one by one, some 128 come at once.
             min_messages: messages to wait for, as long as ``max_wait`` and a quarter of the hold time allow.
-            max_wait: seconds to wait for them; 0 takes those that are there.
+            max_wait: seconds to wait for them; 0 takes those whose publish has returned.
             hold_time: seconds or a timedelta for which they are the caller's; as in `consumer` if None. More than the
                 cluster's ``hold_time_max`` claims them (`Message.extend`).
             start: position of a new group.

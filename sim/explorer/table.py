@@ -18,6 +18,7 @@ Progress = Callable[[Result], None]
 BOUNDS = (
     (fetch, "ROUND_TIMEOUT_MIN_S", NEVER),
     (remote, "SUB_FETCH_MARGIN_S", NEVER),
+    (remote, "looks_of", lambda context, partition: 1),
     (hold_recovery, "ASK_FIRST_S", NEVER),
     (registers, "WRITES_MAX", 4),
     (creation, "PROPOSALS_MAX", 4),
@@ -27,7 +28,8 @@ BOUNDS = (
     (moving, "PROPOSALS_MAX", 4),
 )
 """Rounds of FETCH time out when the explorer says so, like all others, with any hold time. Two proposers that
-outbid each other give up sooner than in production."""
+outbid each other give up sooner than in production. A FETCH without a message asks no other replica by itself:
+that would be an attempt, and scenarios say how many there are."""
 
 
 @contextmanager

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from quorumq.core.cluster.state import NodeConfig
-from quorumq.core.messages import CreateTopic
+from quorumq.core.messages import CreateTopic, Fetch
 from quorumq.core.messages.effects import Done, Effect, Received, Request
 from quorumq.core.messages.records import BatchStored, JournalRecord
 from quorumq.core.node.nodecore import NodeCore
+from quorumq.core.requests.remote import LOOK_S
 from quorumq.core.values.types import Batch, NodeId, Now, PartitionId, ProducerId, Topic
 from quorumq.testing.network import WALL_MS as WALL_MS
 from quorumq.testing.nodes import Nodes
@@ -175,9 +176,14 @@ class Cluster(Nodes):
         return self.keys
 
     def ask(self, name: NodeId, request: object, seconds: float = 0.0, *, of: type = object) -> Any:
-        """Send a client's request, let time pass, and return the reply that has come by then: one ``of`` that class."""
+        """Send a client's request, let time pass, and return the reply that has come by then: one ``of`` that class.
+
+        A FETCH that does not wait has all the time in which it may give up replicas that are cut off.
+        """
         key = self.submit(name, request)
         self.wait(seconds)
+        if isinstance(request, Fetch) and not request.max_wait and key not in self.replies:
+            self.advance(4 * LOOK_S)
         assert key in self.replies, f"{request} was not answered"
         assert isinstance(self.replies[key], of), self.replies[key]
         return self.replies[key]

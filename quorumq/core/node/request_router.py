@@ -41,7 +41,7 @@ from quorumq.core.requests.publish import PublishCoordinator
 from quorumq.core.requests.purge import PurgeCoordinator
 from quorumq.core.requests.raising import RaiseCoordinator
 from quorumq.core.requests.registers import AlterTopicCoordinator, DeleteTopicCoordinator
-from quorumq.core.requests.remote import SplitCoordinator, SubFetchCoordinator
+from quorumq.core.requests.remote import PollCoordinator, SplitCoordinator, SubFetchCoordinator
 from quorumq.core.requests.replica_list import ReplicaListCoordinator
 from quorumq.core.requests.settle import (
     AckCoordinator,
@@ -464,7 +464,8 @@ class RequestRouter:
         if len(here) < len(asked):
             foreign = tuple(partition for partition in asked if not context.may_coordinate(partition, now))
             return SplitCoordinator(key, request, here + foreign, now)
-        return FetchCoordinator(key, request, here, context.fetches % max(1, len(here)), now)
+        kind = FetchCoordinator if request.max_wait else PollCoordinator
+        return kind(key, request, here, context.fetches % max(1, len(here)), now)
 
     def _partitions_asked(
         self, name: str, request: m.Fetch, seen: dict[bytes, None], new: list[Topic]

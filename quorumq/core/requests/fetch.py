@@ -494,6 +494,10 @@ class FetchCoordinator(GroupReader):
         context.remember_given(self.key, given, max([won.expires for won in self.won], default=now.mono))
         hinted = self.hinted or self._take_hint(context, now)
         reply = m.FetchReply(self.request.sent_at, self.request.hold_time, tuple(slices), hinted)
+        return self.finish(context, reply) if slices or hinted else self.answer_empty(context, reply, now)
+
+    def answer_empty(self, context: Context, reply: m.FetchReply, now: Now) -> list[Effect]:
+        """Answer that nothing is ready here."""
         return self.finish(context, reply)
 
     def _take_hint(self, context: Context, now: Now) -> bool:
@@ -563,9 +567,8 @@ class FetchCoordinator(GroupReader):
         self.lot = [it for it in self.lot if not over(it.partition)]
         if any(over(it.partition) for it in self.won):
             self.won = [it for it in self.won if not over(it.partition)]
-            tables = {it.partition: context.replicas[it.partition].batches for it in self.won}
             self.won_messages = sum(it.span.size for it in self.won)
-            self.won_bytes = sum(tables[it.partition].bytes_of(it.span) for it in self.won)
+            self.won_bytes = sum(context.replicas[it.partition].batches.bytes_of(it.span) for it in self.won)
         for number, each in list(self.rounds.items()):
             if isinstance(each, HoldRound) and over(each.partition):
                 self.close_round(context, number)

@@ -9,14 +9,16 @@ and what cannot be used is given back.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from quorumq.core import messages as m
+from quorumq.core.cluster.rounds import majority_of
 from quorumq.core.messages.effects import Effect, Send
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.deliveries import released_of
 from quorumq.core.requests.fetch import FetchCoordinator
 from quorumq.core.requests.groupreader import GroupReader
+from quorumq.core.requests.holdround import HoldRound
 from quorumq.core.values.errors import Code
 from quorumq.core.values.types import Incarnation, NodeId, Now, PartitionId, Topic
 
@@ -25,6 +27,9 @@ GATHER_S = 0.003
 
 SUB_FETCH_MARGIN_S = 1.0
 """Seconds beyond its longest wait after which a sub-fetch to a silent node is given up."""
+
+LOOK_S = 0.5
+"""Seconds after which a FETCH that does not wait, and has found nothing at one replica, gives up another silent one."""
 
 ASK_AGAIN_S = (0.1, 0.5)
 """Shortest and longest pause in seconds before partitions are asked for again that every node has refused, or that a
@@ -47,6 +52,7 @@ class SubFetch(NamedTuple):
         until: time until which its answer is of use (monotonic seconds).
         partitions: partitions that it is about.
         messages, size: its share of the FETCH's limits, in messages and bytes.
+        before: nodes that have had no message of these partitions, if the FETCH does not wait.
     """
 
     node: NodeId
@@ -55,6 +61,37 @@ class SubFetch(NamedTuple):
     partitions: tuple[PartitionId, ...]
     messages: int
     size: int
+    before: tuple[NodeId, ...] = ()
+
+
+class PollCoordinator(FetchCoordinator):
+    """A FETCH that does not wait. If nothing is ready here, other replicas are asked before the answer is empty.
+
+    Why: a publish is OK once a majority has it, and this replica may be the one that has not, or not on its disk yet.
+    """
+
+    __slots__ = ("had_round",)
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.had_round = False
+
+    def open_hold(self, *arguments: Any) -> tuple[HoldRound, m.Hold]:
+        self.had_round = True
+        return super().open_hold(*arguments)
+
+    def answer_empty(self, context: Context, reply: m.FetchReply, now: Now) -> list[Effect]:
+        group = self.request.group
+        ready = self.had_round or any(
+            context.replicas[one].group(group).suspects.batches for one in self.partitions
+        )
+        more = tuple([one for one in self.partitions if looks_of(context, one) > 1])
+        if ready or not more:
+            return self.finish(context, reply)
+        effects = self.finish(context, None)
+        split = SplitCoordinator(self.key, self.request, more, now, before=(context.state.me,))
+        split.caller = self.caller
+        return effects + context.begin(split, now)
 
 
 class SubFetchCoordinator(FetchCoordinator):
@@ -84,15 +121,28 @@ class SubFetchCoordinator(FetchCoordinator):
 
 
 class SplitCoordinator(GroupReader):
-    """One client's FETCH, split into sub-fetches: one for each node that serves some of its partitions."""
+    """One client's FETCH, split into sub-fetches: one for each node that serves some of its partitions.
+
+    Args:
+        before: nodes that have had no message of the partitions.
+    """
 
     __slots__ = (
-        "again_at", "crowded", "failed", "gathering", "pause", "problem", "slices", "started", "sub_fetches",
+        "again_at", "before", "crowded", "failed", "gathering", "pause", "problem", "slices", "started", "sub_fetches",
         "unserved",
     )  # fmt: skip
 
-    def __init__(self, key: int, request: m.Fetch, partitions: tuple[PartitionId, ...], now: Now) -> None:
+    def __init__(
+        self,
+        key: int,
+        request: m.Fetch,
+        partitions: tuple[PartitionId, ...],
+        now: Now,
+        *,
+        before: tuple[NodeId, ...] = (),
+    ) -> None:
         super().__init__(key, request, partitions, now)
+        self.before = before
         self.started = now.mono
         self.slices: list[m.Slice] = []
         self.sub_fetches: dict[int, SubFetch] = {}  # by round
@@ -112,20 +162,26 @@ class SplitCoordinator(GroupReader):
         self.unserved.clear()
         messages = max(0, self.request.max_messages - self.won_messages)
         size = max(0, self.request.max_bytes - self.won_bytes)
-        return self._open_sub_fetches(context, self.partitions, messages, size, now)
+        return self._open_sub_fetches(context, self.partitions, messages, size, self.before, now)
 
     def _open_sub_fetches(
-        self, context: Context, partitions: tuple[PartitionId, ...], messages: int, size: int, now: Now
+        self,
+        context: Context,
+        partitions: tuple[PartitionId, ...],
+        messages: int,
+        size: int,
+        before: tuple[NodeId, ...],
+        now: Now,
     ) -> list[Effect]:
         """Ask one node for each partition, dividing the limits of ``messages`` and bytes (``size``) among them."""
         shares: dict[NodeId, list[PartitionId]] = {}
         refused: list[PartitionId] = []  # by each node
         wanted = dict.fromkeys(self.partitions)  # without topics that were deleted meanwhile
         for at, partition in enumerate(one for one in partitions if one in wanted):
-            target = self._target(context, partition, at, now)
+            target = self._target(context, partition, at, before, now)
             (refused if target is None else shares.setdefault(target, [])).append(partition)
         if not shares and not self.sub_fetches:
-            if self.problem is None:
+            if self.problem is None and not before:
                 topic = self.request.topics[0]
                 detail = (
                     f"no replica of {topic!r} can be reached from node {context.state.me}: ask another node"
@@ -147,25 +203,29 @@ class SplitCoordinator(GroupReader):
                 max_wait=wait,
                 idle=self.request.idle and not self.slices,
             )
-            round_ = self.open_round(context, (target,), now, wait + SUB_FETCH_MARGIN_S)
+            margin = LOOK_S if before else SUB_FETCH_MARGIN_S
+            round_ = self.open_round(context, (target,), now, wait + margin)
             until = now.mono + wait + min(self.request.hold_time, context.config.request_timeout)
             self.sub_fetches[round_.number] = SubFetch(
-                target, now.mono, until, tuple(chosen), share, capacity
+                target, now.mono, until, tuple(chosen), share, capacity, before
             )
             if any(context.catalogue.group(one.topic, self.register_name) is None for one in chosen):
                 self.unsure[round_.number] = None
             effects.append(Send(target, m.RemoteFetch(round_.number, tuple(chosen), sub_fetch)))
         if refused:
             self._set_aside(
-                context, SubFetch("", 0.0, 0.0, tuple(refused), max(1, messages), max(1, size)), now
+                context, SubFetch("", 0.0, 0.0, tuple(refused), max(1, messages), max(1, size), before), now
             )
         return effects
 
-    def _target(self, context: Context, partition: PartitionId, at: int, now: Now) -> NodeId | None:
+    def _target(
+        self, context: Context, partition: PartitionId, at: int, before: tuple[NodeId, ...], now: Now
+    ) -> NodeId | None:
         """Return the node to ask: this one if it can, else a linked replica that has not failed this request."""
-        members = context.catalogue.members_of(partition)
-        if context.may_coordinate(partition, now) and context.state.me not in self.failed:
-            return context.state.me
+        members = [node for node in context.catalogue.members_of(partition) if node not in before]
+        me = context.state.me
+        if context.may_coordinate(partition, now) and me not in self.failed and me not in before:
+            return me
         turn = (context.fetches + at) % max(1, len(members))
         for member in members[turn:] + members[:turn]:
             if member in context.state.answering and member not in self.failed:
@@ -203,13 +263,32 @@ class SplitCoordinator(GroupReader):
             self.won_messages += count
             self.won_bytes += size
         if message.code:
-            self.problem = m.Failed(message.code, message.detail, 1, 0)
-            self.failed[sender] = None
+            self._note_failure(ended, m.Failed(message.code, message.detail, 1, 0))
             if message.code != Code.OUTCOME_UNKNOWN:
                 self.unsure.pop(message.round, None)
         if not message.slices:
-            return effects + self._answer_or_wait(context, now, ended)
+            effects += self._look_again(context, ended, now)
+            return effects if self.done else effects + self._answer_or_wait(context, now, ended)
         return effects + self._answer_or_wait(context, now)
+
+    def _note_failure(self, ended: SubFetch, problem: m.Failed) -> None:
+        """Note a node that refused or did not answer. The request is not refused if another replica has looked."""
+        self.failed[ended.node] = None
+        if not ended.before:
+            self.problem = problem
+
+    def _look_again(self, context: Context, ended: SubFetch, now: Now) -> list[Effect]:
+        """If the FETCH does not wait, ask one more replica for partitions that had no message.
+
+        One of `looks_of` replicas has each message whose publish is OK. A replica that refuses has not looked.
+        """
+        if self.request.max_wait > 0 or self.slices or self.hinted:
+            return []
+        before = ended.before if ended.node in self.failed else (*ended.before, ended.node)
+        more = tuple([one for one in ended.partitions if len(before) < looks_of(context, one)])
+        if not (more and before):
+            return []
+        return self._open_sub_fetches(context, more, ended.messages, ended.size, before, now)
 
     def _takes_suspects(self, context: Context) -> bool:
         """Return True if suspects replace the first deliveries received so far, or if there are none.
@@ -291,16 +370,17 @@ class SplitCoordinator(GroupReader):
             else context.peers.received_at.get(sub_fetch.node, 0.0)
         )
         silent = received_at + SUB_FETCH_MARGIN_S + context.config.heartbeat < now.mono
-        if now.mono < sub_fetch.until and not silent:  # the node, or a replica that it waits for, is slow
+        if now.mono < sub_fetch.until and not (
+            silent or sub_fetch.before
+        ):  # the node, or a replica that it waits for, is slow
             context.state.at(min(now.mono + SUB_FETCH_MARGIN_S, sub_fetch.until), ("round", number))
             return []
         del self.sub_fetches[number]
         self.close_round(context, number)
-        self.failed[sub_fetch.node] = None
-        self.problem = m.Failed(
-            Code.TOO_FEW_REPLICAS, f"node {sub_fetch.node} did not answer: ask another node", 1, 0
-        )
-        return call_off(context, number, sub_fetch.node) + self._answer_or_wait(context, now, sub_fetch)
+        detail = f"node {sub_fetch.node} did not answer: ask another node"
+        self._note_failure(sub_fetch, m.Failed(Code.TOO_FEW_REPLICAS, detail, 1, 0))
+        effects = call_off(context, number, sub_fetch.node) + self._look_again(context, sub_fetch, now)
+        return effects if self.done else effects + self._answer_or_wait(context, now, sub_fetch)
 
     def _answer(self, context: Context, now: Now) -> list[Effect]:
         effects = self._cancel(context)
@@ -326,6 +406,12 @@ class SplitCoordinator(GroupReader):
         """Give messages back, and call the sub-fetches off (LEAVE): the client is gone and no reply was begun."""
         effects = self._cancel(context) + context.free_slices(self.slices, now)
         return effects + self.finish(context, None)
+
+
+def looks_of(context: Context, partition: PartitionId) -> int:
+    """Return how many replicas a message that a majority has cannot be missing at."""
+    members = len(context.catalogue.members_of(partition))
+    return members - majority_of(members) + 1
 
 
 def is_suspect(part: m.Slice) -> bool:
