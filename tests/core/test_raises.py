@@ -11,6 +11,7 @@ from quorumq.core.cluster.members import kept_on, nodes_of
 from quorumq.core.messages.effects import Effect
 from quorumq.core.node import voter
 from quorumq.core.node.status import moves
+from quorumq.core.partition.backlog import part_of
 from quorumq.core.partition.release import Release
 from quorumq.core.partition.replica import Replica
 from quorumq.core.requests import raising, sources
@@ -277,6 +278,22 @@ def test_slots_are_added_while_messages_are_published(rule: bool, without: Witho
 
 def whatever_is_here(replica_: Replica, release: Release) -> tuple[tuple[Span, ...], int]:
     return tuple(sources.remaining_spans(replica_)), 0
+
+
+def test_a_learner_without_links_buries_nothing() -> None:
+    """It has no vote; and its partition may have no member that is up."""
+    cluster, topic, (old,), others = made(1, 3)
+    cluster.ask(old, m.AlterTopic("jobs", ttl_s=20.0))
+    assert not fetched(cluster, old)
+    publish(cluster, old, topic, 0)
+    raise_to(cluster, 3)
+    learner, other = others
+    cluster.kill((other,))
+    cluster.advance(5.0)
+    assert present(cluster, learner, topic) == 3
+    cluster.kill((old,))
+    cluster.advance(60.0)
+    assert part_of(replica(cluster, learner, topic), "g", cluster.now).dead == 0
 
 
 def test_a_learner_that_is_drained_is_replaced() -> None:

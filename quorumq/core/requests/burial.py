@@ -172,7 +172,12 @@ def reasons(replica: Replica, view: GroupView, now: Now) -> list[int]:
 
 
 def is_first(context: Context, replica: Replica, group: str) -> bool:
-    """Return True if this node is to bury for the group: it is the first live member, or wins by chance."""
+    """Return True if this node is to bury for the group: it is the first live member, or wins by chance.
+
+    A node without a slot, such as a learner, has no vote, and maybe a link to none that has one.
+    """
+    if context.state.me not in replica.members:
+        return False
     salt = salt_of(f"{group}/{replica.partition.number}")
     alive = [name for name in replica.members if name == context.state.me or name in context.state.links]
     first = max(alive, key=lambda name: (mix(replica.choice.salts[name] ^ salt), name))
