@@ -128,6 +128,22 @@ async def test_a_change_whose_answer_was_lost_does_nothing_to_a_group_that_is_ma
         assert (await client.metadata("jobs")).groups == (made,)
 
 
+async def test_a_change_seen_by_a_node_without_the_group_undoes_nothing_when_it_is_late() -> None:
+    async with jobs() as (cluster, client):
+        cluster.drop = lambda sender, to, message: "a" in (sender, to)
+        cluster.submit("b", m.SetGroup("jobs", "g"))
+        cluster.hear_all()
+        assert not (await client.metadata("jobs")).groups
+        cluster.drop = lambda *packet: False
+        for change in (client.pause_group("jobs", "g"), client.limit_group("jobs", "g", 1.0)):
+            await change
+        await client.resume_group("jobs", "g")
+        await client.limit_group("jobs", "g", None)
+        for late in (cluster.of(m.PauseGroup)[0], cluster.of(m.LimitGroup)[0]):
+            with pytest.raises(StaleGeneration, match="was changed since"):
+                await client.context.ask(late[1], "change that is late", 5.0, writes=True)
+
+
 async def test_a_creation_whose_answer_was_lost_makes_nothing_after_a_deletion() -> None:
     async with jobs() as (cluster, client):
         await client.create_group("jobs", "g")

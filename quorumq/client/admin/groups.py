@@ -9,10 +9,10 @@ from typing import Any, Literal, cast
 from quorumq.client.base.context import Calls
 from quorumq.client.base.message import MessageId
 from quorumq.client.base.names import names_of, spans_of
+from quorumq.client.base.sight import as_seen
 from quorumq.client.base.times import positive_of
 from quorumq.client.transport.nodes import after_some
 from quorumq.core import messages as m
-from quorumq.core.values.deadnames import source_of
 from quorumq.core.values.errors import Unanswered, UsageError
 from quorumq.core.values.limits import RATE_MAX
 from quorumq.core.values.printable import plural
@@ -199,18 +199,10 @@ class GroupCalls(Calls):
 
     async def _look_at_group(self, request: Any, timeout: float) -> Any:
         """Return the request with the group's generation, and the stamp of the setting that it changes."""
-        if isinstance(request, m.SetGroup) and not request.rewind:  # its generation is that of a deletion
-            topic = await self.context.topic(request.topic, timeout=timeout)
-            return request._replace(id=topic.id)
+        if isinstance(request, m.SetGroup) and not request.rewind:
+            return as_seen(request, await self.context.topic(request.topic, timeout=timeout))
         (topic,), groups = await self._registers(request.topic, timeout)
-        for group in groups:
-            if (group.topic, group.name) == (topic.id, source_of(request.group)):
-                request = request._replace(id=topic.id, generation=group.generation)
-                if isinstance(request, m.PauseGroup):
-                    request = request._replace(seen=group.pause.stamp)
-                elif isinstance(request, m.LimitGroup):
-                    request = request._replace(seen=group.limit.stamp)
-        return request
+        return as_seen(request, topic, groups)
 
     async def _registers(self, topic: str, timeout: float) -> tuple[tuple[Topic, ...], tuple[Group, ...]]:
         """Return a topic, and its groups."""

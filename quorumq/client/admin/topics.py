@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any, Literal, cast
 
 from quorumq.client.base.context import Calls, topic_of
+from quorumq.client.base.sight import as_seen
 from quorumq.client.base.times import Duration, number_of, positive_of
 from quorumq.client.transport.nodes import NO_TOPIC, left_of
 from quorumq.core import messages as m
@@ -145,14 +146,8 @@ class TopicCalls(Calls):
         """Return a request about a topic with its id, and the stamp, layout or epoch that it has now."""
         if not isinstance(request.name, str):
             return request
-        topic = topic_of(
-            await self.context.metadata(request.name, groups=False, timeout=timeout), request.name
-        )
-        if isinstance(request, m.AlterTopic):
-            return request._replace(seen=m.TopicSeen(topic.id, topic.stamp, topic.layout_number))
-        request = request._replace(id=topic.id)
-        there = isinstance(request.partition, int) and 0 <= request.partition < topic.partitions
-        return request._replace(epoch=topic.epoch_of(request.partition)) if there else request
+        known = await self.context.metadata(request.name, groups=False, timeout=timeout)
+        return as_seen(request, topic_of(known, request.name))
 
     async def move_partition(
         self,
