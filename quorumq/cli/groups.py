@@ -13,7 +13,6 @@ from quorumq.cli.common import (
     cluster_options,
     confirmed,
     duration,
-    group_option,
     local_time,
     print_json,
     print_table,
@@ -57,23 +56,10 @@ def moment(value: str) -> Any:
         ) from None
 
 
-def also_by_option(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the groups that are named by position or by ``--group``, as other commands have it; at least one."""
-    names = (*value, *ctx.params.pop("by_option", ()))
-    if not names:
-        raise click.UsageError("no GROUP is named")
-    return names
-
-
-by_option = click.option(
-    "--group", "by_option", multiple=True, is_eager=True, metavar="NAME", help="The same as GROUP."
-)
-
-
 def groups_arguments(command: Any) -> Any:
     """Add TOPIC and GROUP...; the command gets ``topic`` and ``names``."""
-    names = click.argument("names", nargs=-1, metavar="GROUP...", callback=also_by_option)
-    return click.argument("topic")(names(by_option(command)))
+    names = click.argument("names", nargs=-1, required=True, metavar="GROUP...")
+    return click.argument("topic")(names(command))
 
 
 @click.group()
@@ -86,25 +72,25 @@ def groups() -> None:
 
 
 @groups.command()
-@click.argument("topic")
-@group_option
+@groups_arguments
 @click.option(
     "--from", "start", type=moment, default="earliest", show_default=True, metavar="WHERE", help=WHERE
 )
 @cluster_options
-async def create(topic: str, group: str, start: Any, where: Where, as_json: bool) -> None:
-    """Create a group of TOPIC before it has consumers.
+async def create(topic: str, names: tuple[str, ...], start: Any, where: Where, as_json: bool) -> None:
+    """Create groups of TOPIC before they have consumers.
 
     One that is there stays as it is: `rewind` moves it. A time is compared with when a message was published, by its
     producer's clock; latest is now.
     """
     async with cluster(where) as client:
-        show(topic, await client.create_group(topic, group, start=start), as_json)
+        for name in names:
+            show(topic, await client.create_group(topic, name, start=start), as_json)
 
 
 @groups.command()
 @click.argument("topic")
-@group_option
+@click.argument("group")
 @click.option("--to", "start", required=True, type=moment, metavar="WHERE", help=WHERE)
 @click.option("--dry-run", is_flag=True, help="Only say how many messages would be delivered.")
 @cluster_options
@@ -121,16 +107,15 @@ async def rewind(topic: str, group: str, start: Any, dry_run: bool, where: Where
     After exit code 75 (too few replicas answered) run it again.
     """
     async with cluster(where) as client:
-        if dry_run:
-            count = await client.count_rewind(topic, group, start, within=DRY_RUN_S)
-            states = ", ".join(f"{number:,} {state}" for state, number in sorted(count.states.items()))
-            most = "" if count.complete else "at least "
-            text = f"{most}{plural(count.messages, 'message')} would be delivered" + (
-                f": {states}" if states else ""
-            )
-            tell(text, {"topic": topic, "group": group, **count._asdict(), "dry_run": True}, as_json)
+        if not dry_run:
+            show(topic, await client.rewind(topic, group, start), as_json)
             return
-        show(topic, await client.rewind(topic, group, start), as_json)
+        count = await client.count_rewind(topic, group, start, within=DRY_RUN_S)
+        states = ", ".join(f"{number:,} {state}" for state, number in sorted(count.states.items()))
+        most = "" if count.complete else "at least "
+        text = f"{most}{plural(count.messages, 'message')} would be delivered"
+        fields = {"topic": topic, "group": group, **count._asdict(), "dry_run": True}
+        tell(f"{text}: {states}" if states else text, fields, as_json)
 
 
 @groups.command()
@@ -232,10 +217,9 @@ async def delete(topic: str, names: tuple[str, ...], yes: bool, where: Where, as
 
 @groups.command()
 @click.argument("topic")
-@click.argument("names", nargs=-1, metavar="GROUP", callback=also_by_option)
-@by_option
+@click.argument("group")
 @cluster_options
-async def describe(topic: str, names: tuple[str, ...], where: Where, as_json: bool) -> None:
+async def describe(topic: str, group: str, where: Where, as_json: bool) -> None:
     """Show the backlog of GROUP in each partition of TOPIC, and its consumers.
 
     It has the numbers of messages that are ready, held by consumers, delayed and dead letters, and the age of the
@@ -245,11 +229,6 @@ async def describe(topic: str, names: tuple[str, ...], where: Where, as_json: bo
     each over the last minute: name and version as the consumer gives them, its client, and its machine. --json has
     the counts of the minute.
     """
-
-    if len(names) > 1:
-        raise click.UsageError(f"{' and '.join(names)}: describe one group at a time")
-    (group,) = names
-
     async with cluster(where) as client:
         backlog = await client.backlog(topic, group)
         registers = (await client.metadata(topic)).groups

@@ -37,10 +37,10 @@ def test_groups_are_created_rewound_and_listed(shell: Shell) -> None:
     publish(shell, "read", 3)
     time.sleep(0.05)
     began = time.time()
-    (new,) = shell("groups create read --group new --from latest --json").lines()
+    (new,) = shell("groups create read new --from latest --json").lines()
     assert (new["from_ms"], new["latest"]) == (0, True)
     assert began - 10 < new["since_ms"] / 1000 < time.time() + 10
-    assert "begins with the oldest message" in shell("groups create read --group old").out
+    assert "begins with the oldest message" in shell("groups create read old").out
     time.sleep(0.05)
     publish(shell, "read", 2)
     assert sorted(shell("consume read --group new --max 2").out.split()) == ["0", "1"]
@@ -51,21 +51,21 @@ def test_groups_are_created_rewound_and_listed(shell: Shell) -> None:
     assert (lines["old"]["generation"], lines["old"]["since_ms"]) == (0, None)
     assert "the oldest message" in shell("groups list").out
 
-    (moved,) = shell("groups rewind read --group old --to 1h --json").lines()
+    (moved,) = shell("groups rewind read old --to 1h --json").lines()
     assert moved["generation"] > 0
     assert sorted(shell("consume read --group old --max 5").out.split()) == list("00112")
-    refused = shell("groups rewind read --group old --to 2099-01-01T00:00", code=UsageError.exit_code)
+    refused = shell("groups rewind read old --to 2099-01-01T00:00", code=UsageError.exit_code)
     assert "ahead: a group would skip all that is published until then" in refused.err
-    shell("groups rewind read --group old --to 0s")
+    shell("groups rewind read old --to 0s")
     assert shell("consume read --group old --wait 0.2").out == ""
     assert shell.states("read", "old") == {"acked": 5}, "what is before the beginning stands as it was"
-    shell("groups rewind read --group old --to earliest")
+    shell("groups rewind read old --to earliest")
     assert shell.states("read", "old") == {"ready": 5}
 
 
 def test_backlogs_counts_and_a_search_say_what_there_is_and_change_nothing(shell: Shell) -> None:
     publish(shell, "counted", 6)
-    shell("groups create counted --group g")
+    shell("groups create counted g")
     die(shell, "counted", 2)
     shell("consume counted --group g --max 1")
     (line,) = shell("groups backlog counted --json").lines()
@@ -78,7 +78,7 @@ def test_backlogs_counts_and_a_search_say_what_there_is_and_change_nothing(shell
         "no dead letters: there is no group 'h' of 'counted', it has g"
         in shell("deadletters count counted --group h").err
     )
-    dry = shell("groups rewind counted --group g --to earliest --dry-run --json").lines()[0]
+    dry = shell("groups rewind counted g --to earliest --dry-run --json").lines()[0]
     assert (dry["messages"], dry["states"]) == (6, {"acked": 1, "dead": 2, "ready": 3})
     search = shell("peek counted --group g --text 4 --json")
     assert [line["payload"] for line in search.lines()] == ["4"]
@@ -91,17 +91,15 @@ def test_a_group_is_deleted_for_good_until_it_is_created_again(shell: Shell) -> 
     shell("consume typo --group mian --max 1")
     refused = shell("groups delete typo mian", stdin=b"n\n", code=1)
     assert "delete mian of typo" in refused.err
-    assert "no GROUP" in shell("groups delete typo --yes", code=2).err
-    assert "one group" in shell("groups describe typo mian --group main", code=2).err
-    (by_option,) = shell("groups describe typo --group mian --json").lines()
-    assert by_option["group"] == "mian"
-    assert "mian of typo: deleted" in shell("groups delete typo --group mian --yes").out
+    assert "'GROUP...'" in shell("groups delete typo --yes", code=2).err
+    assert "extra argument" in shell("groups describe typo mian main", code=2).err
+    assert "mian of typo: deleted" in shell("groups delete typo mian --yes").out
     assert shell("groups list typo --json").lines() == []
     assert "was deleted" in shell("consume typo --group mian --wait 0.2", code=66).err
     assert "no group 'main'" in shell("groups delete typo main --yes", code=66).err
     (again,) = shell("groups delete typo mian --yes --json").lines()
     assert again["deleted"]
-    shell("groups create typo --group mian")
+    assert len(shell("groups create typo mian other").out.splitlines()) == 2
     assert sorted(shell("consume typo --group mian --max 2").out.split()) == ["0", "1"]
 
 
@@ -139,11 +137,11 @@ def test_consuming_from_latest_begins_now(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (("groups", "rewind", "known", "--group", "other", "--to", "latest"), 66, "g does"),
-        (("groups", "rewind", "nowhere", "--group", "g", "--to", "latest"), 66, "'nowhere'"),
-        (("groups", "create", "nowhere", "--group", "g"), 66, "'nowhere'"),
-        (("groups", "create", "known", "--group", "g!dead"), 64, "dead letters"),
-        (("groups", "rewind", "known", "--group", "g", "--to", "yesterday"), 2, "how long"),
+        (("groups", "rewind", "known", "other", "--to", "latest"), 66, "g does"),
+        (("groups", "rewind", "nowhere", "g", "--to", "latest"), 66, "'nowhere'"),
+        (("groups", "create", "nowhere", "g"), 66, "'nowhere'"),
+        (("groups", "create", "known", "g!dead"), 64, "dead letters"),
+        (("groups", "rewind", "known", "g", "--to", "yesterday"), 2, "how long"),
         (("purge", "known", "--group", "gg", "--yes"), 66, "g do"),
         (("purge", "known", "--group", "g", "--partition", "7", "--yes"), 66, "7"),
         (("peek", "known", "--group", "g", "--complete", "--bodies"), 2, "--bodies"),
@@ -156,14 +154,14 @@ def test_impossible_requests_are_refused(
     shell: Shell, arguments: tuple[str, ...], code: int, said: str
 ) -> None:
     shell("publish known x")
-    shell("groups create known --group g")
+    shell("groups create known g")
     done = shell(*arguments, code=code)
     assert said in " ".join(done.err.split())
 
 
 def test_purge_asks_and_settles_one_group_s_backlog(shell: Shell) -> None:
     publish(shell, "full", 5)
-    shell("groups create full --group h")
+    shell("groups create full h")
     shell("consume full --group g --max 1")
     die(shell, "full", 1)
     missing = shell("purge full --group gg", stdin=b"n\n", code=66)
@@ -184,7 +182,7 @@ def test_purge_asks_and_settles_one_group_s_backlog(shell: Shell) -> None:
 
 def test_a_group_is_limited_and_the_limit_ends(shell: Shell) -> None:
     shell("publish slow one two three")
-    shell("groups create slow --group g")
+    shell("groups create slow g")
     assert (
         "g of slow: at most 0.5 a second, 1 message at once"
         in shell("groups limit slow g --per-second 0.5").out
@@ -198,14 +196,14 @@ def test_a_group_is_limited_and_the_limit_ends(shell: Shell) -> None:
     for wrong in ("", "--per-second 1 --off", "--off --burst 2", "--per-second 1 --burst 0"):
         assert shell(f"groups limit slow g {wrong}", code=2).err
     assert "-1" in shell("groups limit slow g --per-second -1", code=64).err
-    assert shell("groups limit slow --group g --off --json").lines()[0]["limit"] is None
+    assert shell("groups limit slow g --off --json").lines()[0]["limit"] is None
     assert len(shell("consume slow --group g --max 3").out.split()) == 3
     assert "nobody" in shell("groups limit slow nobody --off", code=66).err
 
 
 def test_a_group_is_paused_and_resumed(shell: Shell) -> None:
     shell("publish halted one")
-    shell("groups create halted --group g")
+    shell("groups create halted g")
     assert "g of halted: paused" in shell("groups pause halted g").out
     assert shell("consume halted --group g --wait 0.2").out == ""
     assert "groups resume halted g" in shell("groups describe halted g").out
@@ -213,7 +211,7 @@ def test_a_group_is_paused_and_resumed(shell: Shell) -> None:
     (listed,) = shell("groups list halted --json").lines()
     assert listed["paused"] is True
     assert "paused" in shell("groups list halted").out
-    assert shell("groups resume halted --group g --json").lines()[0]["paused"] is False
+    assert shell("groups resume halted g --json").lines()[0]["paused"] is False
     assert shell("consume halted --group g --max 1").out.split() == ["one"]
     assert "nobody" in shell("groups pause halted nobody", code=66).err
 
@@ -299,7 +297,7 @@ def test_no_text_of_others_reaches_the_terminal_as_it_is(shell: Shell) -> None:
                 raise type(f"E{ESC}", (Exception,), {})(f"no{ESC}")
             except Exception as error:
                 message.dead_letter(error)
-    refused = shell("groups create evil --group", f"g{ESC}", code=64)
+    refused = shell("groups create evil", f"g{ESC}", code=64)
     assert "must be printable" in refused.err
     shown = [
         shell("peek evil --group g --which all"),

@@ -76,7 +76,7 @@ def test_a_question_that_is_not_answered_is_no_yes(
 ) -> None:
     topic = f"asked-{'' if answer is None else answer.hex()}-{code}"
     shell(f"publish {topic} a b")
-    shell(f"groups create {topic} --group g")
+    shell(f"groups create {topic} g")
     running = start("purge", topic, "--group", "g")
     until(lambda: f"purge 2 messages of {topic}" in running.err.read_text(), "it asks")
     if answer is None:
@@ -137,7 +137,7 @@ def test_in_the_background_of_a_shell_ctrl_c_stays_ignored(
 )
 def test_standard_files_that_are_closed(shell: Shell, command: str, code: int, said: str) -> None:
     shell("topics create closed")
-    shell("groups create closed --group g")
+    shell("groups create closed g")
     program = f"exec {sys.executable} -m quorumq {command}"
     done = subprocess.run(
         ["/bin/sh", "-c", program], env=shell.environ, capture_output=True, text=True, timeout=PATIENCE_S

@@ -150,7 +150,7 @@ def test_a_plan_with_a_wrong_line_is_refused_before_anything_is_done(
 ) -> None:
     if "wrong" not in [line["topic"] for line in shell("topics list --json").lines()]:
         shell("publish wrong a b")
-        shell("groups create wrong --group g")
+        shell("groups create wrong g")
     shell.bury("wrong", 2)
     plan = Plan(shell, tmp_path / "plan", "wrong")
     name, topic = plan.ids[0][0], plan.decision["topic_id"]

@@ -97,7 +97,7 @@ def test_two_workers_share_jobs_and_sigterm_counts_nothing(
     shell: Shell, start: Start, tmp_path: Path
 ) -> None:
     shell("topics create jobs --max-deliveries 1")
-    shell("groups create jobs --group g")
+    shell("groups create jobs g")
     workers = [start("work", "jobs", "tasks:paired", "--group", "g", "--json") for _ in range(2)]
     both_begin(tmp_path)
     shell("publish jobs", *(str(number) for number in range(8)))

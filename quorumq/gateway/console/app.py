@@ -357,7 +357,7 @@ async def rewind_form(page: Page) -> Response:
         fields={"to": to},
         button=f"Rewind {name}",
         back=url("group", topic=topic, group=name),
-        command=command("groups", "rewind", topic, group=name, to=to),
+        command=command("groups", "rewind", topic, name, to=to),
     )
 
 
