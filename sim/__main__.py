@@ -1,6 +1,6 @@
 """`python -m sim`, one name for everything that checks quorumq without a network.
 
-Commands are imported only when they are asked for: the explorer does not need what the heap needs, and `--help`
+Commands are imported only when they are asked for: the explorer does not need the imports of the heap, and `--help`
 answers at once.
 """
 
@@ -25,7 +25,7 @@ COMMANDS = {
 def main() -> None:
     """Check quorumq without sockets, disks or waiting: the real node core in a world that is made up.
 
-    docs/verification.md says what each command proves, and what it cannot.
+    docs/verification.md has what each command proves and cannot prove.
     """
 
 

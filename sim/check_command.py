@@ -24,7 +24,7 @@ def check(paths: tuple[Path, ...], as_json: bool) -> None:
     """Checker histories (docs/history.md): files, or directories with *.jsonl in them.
 
     All lines of a run must be by one clock: the simulator's, or that of one machine. They are held in memory and put
-    in order of time. `quorumq audit` has neither limit, and reports what it could not read. Lines of kinds
+    in order of time. `quorumq audit` has neither limit, and reports lines that it could not read. Lines of kinds
     that this version does not know are not judged, and counted. Exits with 1 when a promise was broken.
     """
     others: Counter[str] = Counter()
@@ -57,7 +57,7 @@ def refuse_several_clocks(run: str, rows: Sequence[Row]) -> None:
     Writers of a real run share a clock if their `settings` name the same start of a machine (`boot`).
 
     Raises:
-        UsageError: with the writers, and what to do.
+        UsageError: with the writers, and the remedy.
     """
     settings = [row for row in rows if row["kind"] == "settings"]
     if any(row.get("clock") == "simulated" for row in settings):

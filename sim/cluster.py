@@ -2,7 +2,7 @@
 
 First the faults of the schedule happen while everyone works. Then everything is healed: nodes are started
 again, the network carries everything, clients behave. From then on the cluster must settle every message
-within a bound (promise G4). What is then left is listed, and the checkers check the whole history.
+within a bound (promise G4). The rest is then listed, and the checkers check the whole history.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Journals of simulated nodes.
 
 Two of them, behind one interface. `MemoryJournal` keeps the records as they are and the number of durable ones;
-it is what most seeds run on, because it is fast. sim/store_journal.py runs quorumq's own store. A power
-failure leaves the durable part and any prefix of what was written after it.
+most seeds run on it, because it is fast. sim/store_journal.py runs quorumq's own store. A power
+failure leaves the durable part and any prefix of the writes after it.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class SimJournal(Protocol):
         """Flip bits of some batches' bodies. The next start finds this share of them, readers find the others."""
 
     def damage(self, rng: random.Random, last: int) -> None:
-        """Flip bits of other records while the node is down: it starts from what can be read, and is not trusted.
+        """Flip bits of other records while the node is down: it starts from the readable ones, and is not trusted.
 
         If ``last`` is not 0, that many of the last ones it is instead.
         """

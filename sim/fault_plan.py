@@ -89,7 +89,7 @@ def draw_faults(rng: random.Random, options: Options) -> tuple[Fault, ...]:
 def draw_losses(rng: random.Random, options: Options) -> tuple[Fault, ...]:
     """Draw, in some runs, directories that are lost or brought back from a backup.
 
-    Of one node only: what was confirmed is on another one, as promise G1 wants it. Where a partition has one replica,
+    Of one node only: a confirmed message is on another one, as promise G1 wants it. Where a partition has one replica,
     no such loss is promised to be survived.
     """
     if options.rf == 1 or options.fault_time == 2.0 or rng.random() > 0.2:

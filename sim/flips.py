@@ -1,6 +1,6 @@
 """Bits of quorumq's own store that a failing medium turns over, so that the format can tell.
 
-A flip in what was written last looks like a torn write (docs/file-format.md), so it is left out.
+A flip in the last write looks like a torn write (docs/file-format.md), so it is left out.
 """
 
 from __future__ import annotations

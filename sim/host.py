@@ -303,7 +303,7 @@ class Host(Machine):
             self.feed()
 
     def recall(self) -> None:
-        """Check that the journal holds what the node knows (sim/knowledge.py), unless a layout waits for the disk."""
+        """Check that the journal has all that the node knows (sim/knowledge.py), unless a layout waits for the disk."""
         if self.core is not None and self.core.context.completions:
             return
         core, records = self.core, self.journal.kept()

@@ -1,7 +1,7 @@
 """Knowledge of a node, as a value, and the check that its journal knows the same.
 
 Everything that a node has promised is in its journal (core/node/nodecore.py). So after any step a core that is built
-from the journal, or from a snapshot and the batches, knows what the running one knows. That one property covers every
+from the journal, or from a snapshot and the batches, knows the same as the running one. That one property covers every
 record that is forgotten somewhere: in a step, in a snapshot, in a replay, in a clean stop.
 
 If the two may differ, nothing is promised:
@@ -10,7 +10,7 @@ If the two may differ, nothing is promised:
 - what is known and absent, hints, starts of peers that were heard of without a HELLO, and what waits, is settled or
   idle_since: it is heard, or worked out, again;
 - positions of peers that are not written yet (they are written with something else, at most every few seconds);
-- what was reclaimed and is wanted again: that is worked out when peers compare, and at a start;
+- messages that were reclaimed and are needed again: they are worked out when peers compare, and at a start;
 - attempts and delays of generations that were rewound: no request reads them;
 - the batch that a message is read from if two overlap, and, if one of them was reclaimed, whether the other
   one still counts as payload;
@@ -56,7 +56,7 @@ def compare(
     counted: bool = True,
     snapshot: bool = False,
 ) -> None:
-    """Check that a core built from ``journal`` knows what ``core`` knows.
+    """Check that a core built from ``journal`` knows the same as ``core``.
 
     Args:
         durable: True if all of the journal is durable: a node that is about to be trusted waits for that.
@@ -256,7 +256,7 @@ def without_texts(subject: str, known: Any) -> Any:
 
 
 def knows_all(mine: NodeCore, theirs: NodeCore) -> bool:
-    """Return True if ``mine`` knows what ``theirs`` knows, and has its batches; attempts are an estimate."""
+    """Return True if ``mine`` knows all that ``theirs`` knows, and has its batches; attempts are an estimate."""
     ours, other = known_of(mine, ()), known_of(theirs, ())
     return all(
         without_texts(subject, ours.get(subject)) == without_texts(subject, other.get(subject))

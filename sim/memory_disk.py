@@ -1,4 +1,4 @@
-"""A disk in memory, for the simulator and for tests: it loses, tears and damages what a real one may."""
+"""A disk in memory, for the simulator and for tests: it loses, tears and damages as a real one may."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Inode:
 
 
 class MemoryDisk:
-    """A disk in memory that knows what a crash would take."""
+    """A disk in memory that knows the writes that a crash would take."""
 
     def __init__(self, capacity: int = 1 << 40) -> None:
         # Most bytes of all files together; more is ENOSPC, after the part that fits is written.
@@ -30,7 +30,7 @@ class MemoryDisk:
         self.directory = 0  # its inode's number; the files' count up
         self._inodes = 0
         self.on_operation: Callable[[str, str], None] | None = None
-        """Called with (operation, name) before every call that changes something; what it raises is raised there. The
+        """Called with (operation, name) before every call that changes something; its exception is raised there. The
         place to crash a node in the middle, or to fail a chosen call."""
         self.fail_syncs = 0
         """That many of the next `sync` and `sync_dir` raise EIO. As on a real system, the bytes they were for read fine
@@ -165,7 +165,7 @@ class MemoryDisk:
         """Stop the machine. This disk is dead from now on: every call raises EIO.
 
         Args:
-            rng: decides what survives of what was not synced: of each file any prefix, torn at any byte
+            rng: decides how much survives of unsynced writes: of each file any prefix, torn at any byte
                 and with any of its unsynced pages zeroed; of the changes of names any subset.
             keep_bytes: instead of asking ``rng``, keep exactly this many unsynced bytes of each file.
             keep_names: instead of asking ``rng``, keep exactly this many unsynced changes of names, the first ones.

@@ -122,7 +122,7 @@ def draw_calm(rng: random.Random) -> Options:
 def draw_groups(rng: random.Random) -> Options:
     """Draw small clusters in which groups come with a FETCH, are deleted and made again, without other faults.
 
-    In three of five seeds all clocks are right, so that what is found is not a clock's fault.
+    In three of five seeds all clocks are right, so that a finding is not a clock's fault.
     """
     options = with_guests(rng, draw_swarm(rng, {(3, 3): 3, (5, 3): 2}))
     if rng.random() < 0.6:

@@ -42,7 +42,7 @@ def run(
     path: Path | None,
     rule: Rule | None,
 ) -> None:
-    """Run whole clusters of the real node core under random faults, and check what happened.
+    """Run whole clusters of the real node core under random faults, and check the histories.
 
     One seed and one commit give one run. With one seed (or --schedule) its schedule is printed in full first.
     Exits with 1 when a promise was broken, or when a campaign of 1,000 seeds or more missed something that it must see.
@@ -71,7 +71,7 @@ def repeats(profile: str, seed: int) -> list[str]:
 
 
 def _run_many(console: Console, profile: str, first: int, seeds: int, jobs: int) -> tuple[Report, bool]:
-    """Run the campaign, with its progress; return what it has come to, and False if Ctrl-C stopped it."""
+    """Run the campaign, with its progress; return its results, and False if Ctrl-C stopped it."""
     latest = Report(profile)
     with command_line.progress(console, False, seeds) as progress:
         task = progress.add_task("seeds", total=seeds)
@@ -127,7 +127,7 @@ def _run_one(schedule: Schedule, as_json: bool, history_path: Path | None, rule:
 
 
 def print_report(console: Console, report: Report) -> None:
-    """Print a campaign's results, and what a seed of it had."""
+    """Print a campaign's results, and its counts per seed."""
     table = Table(
         "count", "per seed", title=f"{report.seeds} seeds, {report.failed} failed, {report.seconds:.0f} s"
     )

@@ -5,7 +5,7 @@ from it and the list of faults, written out in full: a fault can be removed, or 
 reshuffling the rest, because each concern (network, disks, faults, workload, nodes) has a random stream of
 its own, named by the seed.
 
-Options are drawn per seed ("swarm"): a run with no loss at all but many crashes finds what a run with a
+Options are drawn per seed ("swarm"): a run with no loss at all but many crashes finds errors that a run with a
 little of everything does not.
 """
 

@@ -50,7 +50,7 @@ def shrink(
 ) -> None:
     """Make a failing run as small as it gets, while the same checker still sees it fail.
 
-    What is left is one file: `sim run --schedule` replays it, `sim diagram --schedule` draws it. In it each packet that
+    The result is one file: `sim run --schedule` replays it, `sim diagram --schedule` draws it. In it each packet that
     is not named arrives after the mean delay. Exits with 1 when nothing fails.
     """
     if (seed is None) == (path is None):

@@ -94,7 +94,7 @@ class Sightings:
                 self.stored.pop((header.partition, header.spans), None)
 
     def appends(self, records: tuple[Any, ...], core: NodeCore | None, timed: bool) -> None:
-        """Note what journal records say of the run; ``timed`` is True if nothing but time led to them."""
+        """Note the sightings in journal records; ``timed`` is True if nothing but time led to them."""
         for record in records:
             kind = type(record)
             if kind is AttemptsCounted:

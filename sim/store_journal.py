@@ -1,6 +1,6 @@
 """Quorumq's own store under a simulated node, on a disk in memory.
 
-The disk loses and tears what was not synced, and a power cut stops a commit at any of its operations. Bits flip only
+The disk loses and tears unsynced writes, and a power cut stops a commit at any of its operations. Bits flip only
 if the format can tell (sim/flips.py).
 """
 

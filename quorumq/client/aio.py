@@ -2,10 +2,10 @@
 
 A thread of its own runs trio and the client of client.py in it (portal.py). Awaited calls run there, and the
 event loop goes on meanwhile. So there is one implementation of everything, and holds are extended and answers read
-also while a handler keeps the event loop busy. docs/decisions/0010 says what that costs, and what else was measured.
+also while a handler keeps the event loop busy. docs/decisions/0010 has the costs and the other measurements.
 
-Promise: what a call takes, returns and raises is what the method of the same name in `quorumq.client` does. Cancelling
-a task cancels its call, and is over once that has ended; messages that came all the same are rejected, to be
+Promise: a call takes, returns and raises the same as the method of that name in `quorumq.client`. Cancelling
+a task cancels its call, and is over once that has ended; messages that arrived all the same are rejected, to be
 delivered again at once.
 
 async with connect(["127.0.0.1:7401", "127.0.0.1:7402"]) as client:
@@ -286,7 +286,7 @@ class Bridged:
 
 
 async def _reject(owner: Any, came: list[Message] | Message) -> None:
-    """Have messages that came for a cancelled caller delivered again at once."""
+    """Have messages that arrived for a cancelled caller delivered again at once."""
     settler = getattr(owner, "settler", owner)
     messages = [came] if isinstance(came, Message) else came
     await settler.reject(messages, interrupted=True, timeout=INTERRUPTED_S)
@@ -442,7 +442,7 @@ class Client(Bridged, waiting.Client):
             yield one
 
     async def _listed(self, source: Any, most: int = PAGE) -> AsyncIterator[Any]:
-        """Yield what a listing yields in the other thread, up to ``most`` at once."""
+        """Yield the items of a listing in the other thread, handed over up to ``most`` at once."""
         try:
             while page := await self.bridge.call(page_of, source, most):
                 for one in page:

@@ -3,8 +3,8 @@
 A thread of its own runs trio and the client of client.py in it (portal.py); a call here runs there while the caller
 waits. So holds are extended and answers read while the program computes, and there is one implementation of everything.
 
-Promise: what a call takes, returns and raises is what the method of the same name in `quorumq.client` does. An
-exception that interrupts the caller (Ctrl-C) cancels the call, and is raised once that has ended. Messages that came
+Promise: a call takes, returns and raises the same as the method of that name in `quorumq.client`. An
+exception that interrupts the caller (Ctrl-C) cancels the call, and is raised once that has ended. Messages that arrived
 all the same are given back, to be delivered again at once.
 
 with connect(["127.0.0.1:7401", "127.0.0.1:7402"]) as client:
@@ -179,7 +179,7 @@ class Consumer(Entered[consuming.Consumer]):
             timeout: seconds to wait; 0 takes messages that have been fetched already.
 
         Returns:
-            None if none came in time, or the consumer is closed.
+            None if none arrived in time, or the consumer is closed.
 
         Raises:
             TooFewReplicas, UsageError: as iterating `quorumq.client.Consumer` does.

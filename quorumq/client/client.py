@@ -1,8 +1,8 @@
 """The front door, on trio.
 
 A Client owns the connections and the background tasks; producers and consumers are made from it and end before
-it. Every wait for a node has a timeout, and what is raised at its end says which addresses were tried and
-what each answered. Background tasks never raise: callers that wait for their work get its failure.
+it. Every wait for a node has a timeout, and the error at its end names the addresses that were tried and
+their answers. Background tasks never raise: callers that wait for their work get its failure.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, CountCalls, Sho
         """Connect to a cluster, until `close`: for programs whose start and stop are two calls. Else use `connect`.
 
         Args:
-            addresses: "host:port" of one or several nodes; what the environment has as QUORUMQ_NODES if None.
+            addresses: "host:port" of one or several nodes; QUORUMQ_NODES of the environment if None.
             nursery: nursery of the client's tasks. If it is cancelled the client ends at once: nothing is flushed.
             options: as of `connect`.
 
@@ -158,7 +158,7 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, CountCalls, Sho
             linger: seconds that a batch waits to be filled while another of its partition is under way. 0.01 if not
                 given.
             batch_bytes: bytes at which a batch closes. None follows the load: 64 KiB if no batch is under
-                way, up to 512 KiB while many are, and for what one call of `Producer.publish_many` brings.
+                way, up to 512 KiB while many are, and for the messages of one call of `Producer.publish_many`.
             in_flight: batches sent and not answered, at most; 8 if not given.
             buffer_bytes: messages taken and not confirmed, in bytes, at most; `Producer.send` waits above it. 16 MiB if
                 not given.
@@ -179,13 +179,12 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, CountCalls, Sho
                 (``orders.*``: ``*`` any letters, ``?`` one, ``[ab]`` one of these, ``[!ab]`` none of these) stands for
                 the topics that match, those to come included.
             group: reads on its own: each group gets every message. "g!dead" is the dead letters of group "g".
-            start: position of a new group: "earliest", with the oldest message, or "latest", with what is
+            start: position of a new group: "earliest", with the oldest message, or "latest", with the first one
                 published from now on. "earliest" if not given.
             hold_time: seconds or a timedelta for which a delivered message is this consumer's alone, until extended.
                 30 s if None, or the cluster's ``hold_time_max`` if that is less.
-            prefetch: messages fetched ahead, at most; 1000 if not given. What is fetched is what tasks wait for, and
-                what would be used up within about half a second at the pace seen: nothing if the handler takes
-                longer.
+            prefetch: messages fetched ahead, at most; 1000 if not given. Within it, those are fetched that tasks wait
+                for, and those used up within about half a second at the pace seen: none if the handler takes longer.
             prefetch_bytes: the same in bytes; 4 MiB if not given.
             max_unsettled: messages handed over and not settled, at most; then handing over waits. None is 100 for
                 ``async for``, and no bound for `Consumer.take` and `Consumer.batches`.
@@ -219,19 +218,19 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, CountCalls, Sho
 
         The message is acked when the handler returns. An exception of a class in ``retry`` rejects it, to come again
         after the topic's ``backoff``, or 1, 2, 4 … 60 s if it has none; at its last attempt, and after any other
-        exception, it becomes a dead letter with the class, the text and the stack. What the handler settled itself
-        stays as it is. The hold is extended while the handler runs.
+        exception, it becomes a dead letter with the class, the text and the stack. A message that the handler settled
+        itself stays as it is. The hold is extended while the handler runs.
 
-        SIGTERM, SIGINT and ``stop`` end it: what is not begun is given back at once and counted nowhere, and what is
-        begun has ``grace`` seconds to end. Then, or at a second signal, handlers are cancelled and their messages
-        rejected. Cancelling the call does the same without grace.
+        SIGTERM, SIGINT and ``stop`` end it: messages that are not begun are given back at once and counted nowhere,
+        and running handlers have ``grace`` seconds to end. Then, or at a second signal, handlers are cancelled and
+        their messages rejected. Cancelling the call does the same without grace.
 
         Topics that are not there yet, or are deleted, are waited for; that is logged.
 
         Raises:
             NotFound: the group was deleted, or its topic makes none by itself and the group was never created.
             UsageError: an argument or the fetch can never work.
-            What the handler raises that is no `Exception`, as SystemExit. Nodes that do not answer raise nothing: they
+            Any error of the handler that is no `Exception`, as SystemExit. Nodes that do not answer raise nothing: they
             are logged (``quorumq.client``), and tried again.
         """
         task = Task(
@@ -299,7 +298,7 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, CountCalls, Sho
         Args:
             topic: its name, or a pattern; dead letters as in `consumer`.
             group: name of the reading group.
-            max_messages, max_bytes: limits of the reply. If many producers publish one by one, some 128 come at once.
+            max_messages, max_bytes: limits of the reply. If many producers publish one by one, it has some 128.
             min_messages: messages to wait for, as long as ``max_wait`` and a quarter of the hold time allow.
             max_wait: seconds to wait for them; 0 takes those whose publish has returned.
             hold_time: seconds or a timedelta for which they are the caller's; as in `consumer` if None. More than the
@@ -307,7 +306,7 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, CountCalls, Sho
             start: position of a new group.
             ids: only these messages of one topic, also as text, as many of them as the group may be given now.
             node: ask only this one (id or address).
-            idle: False if the program works on other messages of the group: then no suspects come
+            idle: False if the program works on other messages of the group: then no suspects arrive
                 (`Message.suspect`).
             timeout: seconds without an answer of any node, before it raises; the client's if None.
 
@@ -388,7 +387,7 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, CountCalls, Sho
         idle: bool = True,
         timeout: float | None = None,
     ) -> list[Message]:
-        """Fetch once from several groups: ready messages in the order of ``sources``, else the first that come.
+        """Fetch once from several groups: ready messages in the order of ``sources``, else the first that arrive.
 
         Args:
             sources: pairs of a topic and a group that reads it, 64 at most; dead letters as in `consumer`, such as

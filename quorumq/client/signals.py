@@ -4,7 +4,7 @@ The first one has a pool end, the second one cancels its handlers, and the third
 blocks its event loop hears of no cancellation.
 
 A process has one handler for a signal. That of a web server, a notebook or the program itself is left alone, and so
-is a signal that is ignored, as Ctrl-C in what a shell has put in the background.
+is a signal that is ignored, as Ctrl-C in a background job of a shell.
 """
 
 from __future__ import annotations

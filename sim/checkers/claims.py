@@ -1,7 +1,7 @@
 """Claims kept (protocol.md, CLAIMS): while a confirmed claim stands, no client gets the message.
 
 It stands until its deadline by the client's clock, until its own client asks to settle the message, or until any client
-acks it in that generation or a later one. What the page excepts is not judged: runs that lose a directory or set a
+acks it in that generation or a later one. Exceptions of the page are not judged: runs that lose a directory or set a
 clock, and groups that were deleted.
 """
 

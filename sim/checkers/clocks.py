@@ -1,19 +1,19 @@
 """One wrong clock decides nothing: delays and TTL go by the majority of the replicas' clocks (section 2).
 
-Judged are first lives (n = 0), in true time, give or take what clocks' rates differ by:
+Judged are first lives (n = 0), in true time, give or take the difference of the clocks' rates:
 
 - a message is not delivered before it is due;
 - it is not dead-lettered as expired before its time, by its own TTL, or else by the shortest that
   any request gave the topic;
 - it is not delivered to a FETCH that was sent after its time was over at every replica.
 
-Unless too many clocks were wrong: a node's may be wrong for what it stores once its time of day was changed and it was
-started again since, as nothing but a start asks the time of day. A node whose directory was lost, damaged or brought
-back has no wrong clock: without the batch it does not say that it is due or expired, and what it fetches again is as
-old as enough of the others say. But it cannot help to expire a message, either, that it has not fetched again. RECLAIM
-is no fault and takes payload away as well (`kept: false`, or a CREATE of the topic without retention): after a
-rewind of the group, or for one that was made later than the message, a replica may lack a batch that it once stored,
-so expiry is not judged there. Of a partition that was moved, every node that ever had a slot counts as a replica.
+Unless too many clocks were wrong: a node's may be wrong for messages that it stores once its time of day was changed
+and it was started again since, as nothing but a start asks the time of day. A node whose directory was lost, damaged or
+brought back has no wrong clock: without the batch it does not say that it is due or expired, and a copy that it fetches
+is as old as enough of the others say. But it cannot help to expire a message, either, that it has not fetched again.
+RECLAIM is no fault and takes payload away as well (`kept: false`, or a CREATE of the topic without retention): after a
+rewind of the group, or for one that was made later than the message, a replica may lack a batch that it once stored, so
+expiry is not judged there. Of a partition that was moved, every node that ever had a slot counts as a replica.
 """
 
 from __future__ import annotations

@@ -8,11 +8,11 @@ a client asked to purge or to ack it, or it was delivered again: a redriven mess
 of the request, and with any rewind before or after it.
 
 A client's REJECT confirms a dead letter. One that nodes bury is confirmed once a majority says that it is durable
-there, or two nodes if no line says how many replicas there are. A listing says what was there at its time: it says
+there, or two nodes if no line says how many replicas there are. A listing has the dead letters of its time: it says
 nothing of the end for a message that was redriven, acked or purged later.
 
 A rewind whose generation covers a dead letter opens the message again; one that does not cover it leaves it standing,
-and what was redriven open. A deletion of the group voids it.
+and a redriven one open. A deletion of the group voids it.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class DeadLettersConserved(DrainedChecker, SettingsChecker):
         return {key: life for key, (life, at) in mine.items() if at >= since(key)}
 
     def _may_be_skipped(self, key: GroupKey, since: float) -> bool:
-        """Return True if a purge of the backlog, or a request from latest, may have skipped what was open since."""
+        """Return True if a purge of the backlog, or a request from latest, may have skipped it while it was open."""
         return self.purges.may_be(key) or self.skips.until(key[0]) >= since
 
     # ------------------------------------------------------------------ the end

@@ -4,7 +4,7 @@ The promise: no FETCH sent after that delivers anything of it, and no PUBLISH, A
 succeeds; in the end of a drained run no node has a register, a group or a record of it, even one that was down. A
 topic that is created again under the name is another one, and its lines name it otherwise (docs/history.md).
 
-What else is asked of a topic in the end is not asked of one that was deleted, or may have been: it is never drained.
+Other promises at the end do not bind a topic that was deleted, or may have been: it is never drained.
 """
 
 from __future__ import annotations

@@ -3,13 +3,13 @@
 A delivery lasts from when the application gets it until its deadline by the client's clock, which an EXTEND that was
 granted moves, or until the client itself asks to REJECT it (an EXTEND still under way changes nothing then), unless all
 such requests failed for certain. An ACK ends nothing here: once it was sent, no other client may get the message before
-the deadline, with any outcome. But a rewind may open again at once what was acked, and a redrive a dead letter:
+the deadline, with any outcome. But a rewind may open an acked message at once, and a redrive a dead letter:
 a delivery whose own client has sent an ACK is not in the way of one of a newer generation, nor, of a dead letter, of
 one at a higher redrive number, though an EXTEND that was asked before is answered later. Any other is, with any
 rewind. Times are true times: the simulator writes ``until`` as the true moment at which
 the client's clock shows its deadline.
 
-In a history of real processes both clocks are the machines' own: ``within`` widens what is tolerated.
+In a history of real processes both clocks are the machines' own: ``within`` widens the tolerance.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A request that failed for certain has done nothing (protocol.md, section 6: "nothing was done").
 
-What must hold: a message is never delivered if every try to publish it failed. A group is read by no client and known
+The promise: a message is never delivered if every try to publish it failed. A group is read by no client and known
 to no node if every creation and every first FETCH of it failed. Nothing lives again by redrives that all failed; and no
 dead letter is there because of a REJECT if all REJECTs of that message failed. One request with an unknown outcome, or
 that was OK, explains any of these. That a purge, a change of a topic, a rewind, a deletion or an ACK that failed has

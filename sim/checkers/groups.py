@@ -1,13 +1,13 @@
-"""Groups read what they were asked to read: generations, their starts, and purges (protocol.md, "group, generation").
+"""Groups read as they were asked to: generations, their starts, and purges (protocol.md, "group, generation").
 
 The promise: once a rewind or a deletion was confirmed, no FETCH sent later delivers an older generation, but dead
-letters, and redriven messages, if the new one leaves them out; a generation delivers nothing from before its start;
-it counts attempts anew; what was published before a PURGE of it that was confirmed is not delivered later, unless
-the group was rewound or the message redriven (payload that a majority had reclaimed before a rewind may come back,
-`kept: false`: PURGE lists what a majority has); and in the end nothing is SKIPPED or PURGED without a request to purge
-(or, of a dead letter, to ack), or to leave behind a group that is to begin with what is published from now on: a
-request for that skips what was sent before it was answered, or, if its outcome is unknown, before the group is
-confirmed by another one. A rewind to latest of unknown outcome is a PURGE, which may take effect at any later time.
+letters, and redriven messages, if the new one leaves them out; a generation delivers nothing from before its start; it
+counts attempts anew; a message published before a confirmed PURGE of it is not delivered later, unless the group was
+rewound or the message redriven (payload that a majority had reclaimed before a rewind may come back, `kept: false`:
+PURGE lists the messages of a majority); and in the end nothing is SKIPPED or PURGED without a request to purge (or, of
+a dead letter, to ack), or to make a group that begins with messages published from now on: a request for that skips
+messages sent before it was answered, or, if its outcome is unknown, before the group is confirmed by another one. A
+rewind to latest of unknown outcome is a PURGE, which may take effect at any later time.
 
 That every message that a generation covers is delivered again is the part of the checker of loss.
 """

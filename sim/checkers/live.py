@@ -1,7 +1,7 @@
 """Liveness after healing (promise G4): everything is settled within a bound, and no message waits longer than that.
 
 The bound is in the ``healed`` line, as ``seconds``: one quarantine, one hold, one delay and a few rounds. Without one,
-for example if a machine may be slow, only what is never settled counts.
+for example if a machine may be slow, only messages that are never settled count.
 """
 
 from __future__ import annotations

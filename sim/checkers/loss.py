@@ -1,11 +1,11 @@
-"""No loss (promise G1): what was published with OK is delivered and settled, or is a dead letter, once all is drained.
+"""No loss (promise G1): a message published with OK is delivered and settled, or is a dead letter, once all is drained.
 
 This is Jepsen's total-queue, with settling in place of taking out: an attempt with an unknown outcome may
 come out or not, a confirmed one must. It is judged once the run was drained to the end, for each group's generation at
-the end: what that covers must have been delivered and acked in it, with any outcome in an older one, or was purged.
+the end: messages in it must have been delivered and acked in it, with any outcome in an older one, or was purged.
 If the first line says ``kept: false``, or the topic is created without retention, payload goes once no group
 needs it: then each group must have settled it in any generation, unless some generation left it out, and one that was
-created later only what was published after that was confirmed. A purge, and the ACK of a dead letter by its readers,
+created later only messages published after that was confirmed. A purge, and the ACK of a dead letter by its readers,
 settle it there too: a rewind voids their records, so they are not listed at the end. What was to be purged while it was
 to be redriven, with an unknown outcome, may be gone: a replica that had merged PURGED may have reclaimed it before it
 heard of the redrive.

@@ -1,9 +1,9 @@
 """Settings as written (registers.md, SETTINGS): all nodes end with one register, and each setting with its last write.
 
-The promise at the end of a drained run: every node that says what it has of the topic says the same; each setting
+The promise at the end of a drained run: all nodes that answer have the same register of the topic; each setting
 has a value that was written, and no write of that setting that was confirmed began after that one had ended (a
 write whose outcome is unknown never ends). Partitions only become more: there are as many as some request asked for,
-and no fewer than were ever confirmed. What a CREATE left to the node may have been written.
+and no fewer than were ever confirmed. Values that a CREATE left to the node may have been written.
 """
 
 from __future__ import annotations

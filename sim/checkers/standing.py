@@ -3,11 +3,11 @@
 A creation is a SETGROUP that was OK, or a FETCH that brought messages, or that was answered when a majority of the
 nodes had the group. From then on, until a rewind or a deletion of the group is *sent*:
 
-- all deliveries to FETCHes that are sent later are of one generation, which is what every creation that is sent later
-  hears, and no receipt of these is called stale (what was redriven before a rewind is of the generation it died in);
-- what was acked is not delivered again;
-- what is published later with OK is delivered (or dies, or is purged), at any time of day on any clock;
-- if all requests that may have made the group asked for ``earliest``, so is what was published before (unless
+- all deliveries to FETCHes that are sent later are of one generation, and every creation that is sent later hears that
+  one, and no receipt of these is called stale (a message redriven before a rewind is of the generation it died in);
+- an acked message is not delivered again;
+- a message published later with OK is delivered (or dies, or is purged), at any time of day on any clock;
+- if all requests that may have made the group asked for ``earliest``, so is one published before (unless
   payload goes, `kept: false`);
 - if all asked for ``latest``, nothing is delivered that was confirmed before the first of them was sent;
 - if some asked for the one and some for the other, either all of that is delivered or nothing.

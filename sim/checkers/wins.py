@@ -1,8 +1,8 @@
 """Exclusive wins (promise G2): no node wins a message inside of the hold that another attempt has won, by nodes' lines.
 
 A hold lasts from when a node began to write it until its `until`, by the node's clock, or until the first line that
-says that it may be given back: a `release` or `leave`, or a client's REJECT. What no client wrote of is judged so, too.
-Judged is one life of a message: a rewind or a redrive may open at once what was acked.
+says that it may be given back: a `release` or `leave`, or a client's REJECT. So it is for messages that no client wrote
+of. Judged is one life of a message: a rewind or a redrive may open an acked message at once.
 """
 
 from __future__ import annotations

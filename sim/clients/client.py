@@ -1,8 +1,8 @@
 """Behaviour of every client: it asks nodes, waits, retries, and is away for a while.
 
-Clients are what the client library will be at its best and its worst: they retry the same batch or receipts
+Clients do as the client library does at its best and its worst: they retry the same batch or receipts
 through other nodes when an outcome is unknown, never hand over a message whose deadline has passed, and
-also pause, overrun their holds, vanish, and try old receipts again. Every request and what came of it goes
+also pause, overrun their holds, vanish, and try old receipts again. Every request and its outcome goes
 into the history. Once the cluster is healed they all behave.
 """
 
@@ -164,7 +164,7 @@ class Client:
         self.give_up(op)(None, None)
 
     def give_up(self, op: int) -> Callable[[Answer, Any], None]:
-        """Wait no longer for the answer to a request, which the node may hear; what was to be done with it."""
+        """Wait no longer for the answer to a request, which the node may hear; returns its callback."""
         then, node = self.pending.pop(op)
         self.world.transmit(self.name, node, self.around.machines[node].on_gone, self.name, op)
         return then

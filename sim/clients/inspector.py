@@ -1,4 +1,4 @@
-"""Client that looks at nodes, topics, groups and single messages, and asks for what no client may have."""
+"""Client that looks at nodes, topics, groups and single messages, and makes requests that no client may make."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class Mover(Caller):
         self.ask(node, request, self.timeout, then)
 
     def changed(self, request: ChangeMembers, layout: ClusterLayout) -> None:
-        """Do on the machine of a node what its operator does once the members have changed."""
+        """Do the operator's work on the machine of a node once the members have changed."""
         named = [member for member in layout.members if member.node == request.node]
         is_member = bool(named) and named[-1].state != MemberState.REMOVED
         if request.change == "add" and is_member:

@@ -1,9 +1,9 @@
 """A consumer whose process dies on a poison message, and loses all that it has in hand.
 
 It keeps some messages in stock, as the client library does, but nothing beside a lot of suspects, and makes room where
-some wait. A dead process reports nothing of its messages. A supervisor starts it again at once. If workers
-come and go, they join late, and one may stop: it gives back what it has in hand as interrupted, as a pool does when its
-grace is over, and comes again as another process. Each life has a name of its own in the history.
+some wait. A dead process reports nothing of its messages. A supervisor starts it again at once. If workers come and go,
+they join late, and one may stop: it gives back its messages in hand as interrupted, as a pool does when its grace is
+over, and comes again as another process. Each life has a name of its own in the history.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Worker(Consumer):
         self.fetch()
 
     def end(self, rejected: tuple[ReceiptPart, ...] = ()) -> None:
-        """End all connections; what was in hand is lost, if it is not ``rejected``. Then the worker comes again."""
+        """End all connections; messages in hand are lost, if not ``rejected``. Then the worker comes again."""
         for op in list(self.pending):
             self.give_up(op)
         if rejected:

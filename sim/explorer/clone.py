@@ -58,7 +58,7 @@ LEFT_OUT: dict[str, frozenset[str]] = {
 """Attributes that `key_of` leaves out, by class: what is the same in every state of an exploration, what is worked out
 from the rest and only kept (digests), counters that nothing but a tie-break or a status page reads, and the time when a
 batch was made: it decides nothing if neither batch nor topic has a delay or a TTL, and there is one message. So the
-order of batches is left out, and with it the list of those that have something to offer: `spans` says what that is.
+order of batches is left out, and with it the list of those with messages that are ready: `spans` has those.
 The times of
 HOLD's answers, and the number of rounds without, decide only when a round times out: here the explorer says so. Moves
 have no limit here that one message could use up."""
@@ -217,7 +217,7 @@ Keyer = Callable[[Any, dict[int, int]], Hashable]
 def key_of(core: NodeCore) -> Hashable:
     """Return all that decides the next steps of ``core``, as nested tuples: two cores with equal keys behave alike.
 
-    Dicts are listed in the order of their keys: in what order a node came to know things is not part of what it is.
+    Dicts are listed in the order of their keys: the order in which a node learned is no part of its state.
     """
     return _keyers[core.__class__](core, {})
 

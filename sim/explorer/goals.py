@@ -1,7 +1,7 @@
 """Ends that have to be possible from every state: from one in which they are not, there is no way out.
 
 It needs no fairness. Messages are never lost for good within an exploration: each may still be delivered, again and
-again. So what is reached from no state is reached in any network.
+again. So an end that no state reaches is reached in no network.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The states of single nodes, and the steps between them.
 
-What a node does at an event depends on its own state, the event and the time alone, so each such step runs the real
+A node's step depends on its own state, the event and the time alone, so each such step runs the real
 core once and is then looked up. This is where the speed comes from: a cluster has far more states than each of its
 nodes has.
 """
@@ -87,7 +87,7 @@ class Nodes:
 
     Attributes:
         release_delivered, late_replies, reorder_journal: True if a rule of the driver is left out (sim/rules): LEAVE
-            also for what was delivered; replies whose round is over still matter; a CLEAN_STOP is found again after
+            also for delivered messages; replies whose round is over still matter; a CLEAN_STOP is found again after
             other records.
     """
 

@@ -1,6 +1,6 @@
 """The outside world's knowledge, and the promises held against it.
 
-Facts are what clients have asked and heard; nothing in here looks into a node. Every promise of docs/protocol.md,
+Facts are the requests and answers of clients; nothing in here looks into a node. Every promise of docs/protocol.md,
 section 2, that a cluster of one message can break is checked where the fact arises that would break it.
 """
 

@@ -175,7 +175,7 @@ def kept_payload(world: World, locals_: Locals) -> str:
 
 
 def group_stands(world: World, locals_: Locals, observed: Observations) -> str:
-    """Check SETGROUP, BEGIN: the OK creation of the group is what a majority has, of the nodes and of each replica
+    """Check SETGROUP, BEGIN: the OK creation of the group is at a majority, of the nodes and of each replica
     set; and of a group from latest what was there before is skipped, and nothing that came later."""
     every = [world.nodes.locals[local] for local in locals_]
     if not is_asked_for(observed) and any(node_state.group is not None for node_state in every):

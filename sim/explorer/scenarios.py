@@ -1,6 +1,6 @@
 """General bounds, not made for one rule.
 
-They are what `make soak` explores for longer, with all rules. Each leans on another part of the protocol; the
+`make soak` explores them for longer, with all rules. Each leans on another part of the protocol; the
 smaller ones are exhausted.
 """
 

@@ -111,7 +111,7 @@ class Result:
 def uncollected() -> Iterator[None]:
     """Stop the collector of cyclic garbage while the context lasts.
 
-    It would go over all states again and again, and there is far less garbage than what a search keeps.
+    It would go over all states again and again, and there is far less garbage than kept states.
     """
     enabled = gc.isenabled()
     gc.disable()

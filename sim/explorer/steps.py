@@ -1,7 +1,7 @@
 """Everything that may happen next.
 
 A state is a flat tuple of numbers: one per node, then the messages that were ever sent and could still matter, then
-what is left of the budget, then the facts. A message stays deliverable until it cannot matter any more, so a lost
+the rest of the budget, then the facts. A message stays deliverable until it cannot matter any more, so a lost
 one is one that is never delivered, a doubled one is delivered twice, and any order is tried.
 """
 
@@ -453,7 +453,7 @@ class Explorer:
         return (*[self.nodes.drop_journal(local) for local in state[:-3]], *state[-3:])
 
     def _tick(self, state: State, tick: int) -> Step:
-        """Advance all clocks by one tick, and fire what was due."""
+        """Advance all clocks by one tick, and fire the timers that were due."""
         nodes = self.nodes
         tick += 1
         now = now_at(tick).mono

@@ -36,7 +36,7 @@ that would be an attempt, and scenarios say how many there are."""
 def left_out(rule: Rule | None) -> Iterator[dict[str, None]]:
     """Leave ``rule`` out while the context lasts; None keeps all.
 
-    Yields the names of what stands in for the rule and was not called yet.
+    Yields the names of the patches of the rule that were not called yet.
     """
     before = [getattr(owner, name) for owner, name, _ in BOUNDS]
     try:

@@ -17,7 +17,7 @@ def tidy(core: NodeCore, now: Now, *, keeps_given: bool) -> None:
     Hints on who else is fetching have no effect with ``steal_after = 0``; the time a peer was heard has no reader;
     a request for holds waits here until the node can answer, so it need not come again;
     no client acts on a hint of suspects; timers whose round, request or hold is gone do nothing when they come.
-    Those of what an ACK ended early are kept, because its hold is still reported.
+    Those of holds that an ACK ended early are kept, because its hold is still reported.
 
     With ``keeps_given``, messages handed to a client are still looked at.
     """

@@ -1,6 +1,6 @@
 """A cluster of real processes under the heap's faults: its own workload or a user's, judged by the same judges.
 
 Nothing here knows how a node works inside. Links between nodes, and from clients to nodes, go through a proxy that cuts
-and delays them; processes get signals; what a node's disk and clock do is changed inside of its process
+and delays them; processes get signals; a node's disk and clock are changed inside of its process
 (faulty_node.py), as no test may change a machine's.
 """

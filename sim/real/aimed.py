@@ -28,7 +28,7 @@ Shape = Callable[[random.Random, Sequence[str], float], tuple[Fault, float]]
 def isolate(rng: random.Random, names: Sequence[str], at: float) -> tuple[Fault, float]:
     """Cut off one node and one client, together, for some holds.
 
-    What the client acks there is delivered again elsewhere, and an ACK that was called durable is seen to be none.
+    If the client acks a message there, it is delivered again elsewhere, and an ACK that was called durable is not.
     """
     node = rng.choice(names)
     seconds = round(rng.uniform(*OUTLAST) * HOLD_S, 2)

@@ -80,7 +80,7 @@ class Inflicter:
     async def aim(self, fault: Fault) -> None:
         """Wait until all nodes serve, and then until ``amount`` seconds after a delivery; no longer than `AIM_S`.
 
-        What it kills is back at once, however busy the machine is.
+        A killed node is back at once, however busy the machine is.
         """
         cluster = self.cluster
         cluster.warm(fault.nodes)

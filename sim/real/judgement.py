@@ -13,7 +13,7 @@ from sim.checkers.clocks import OneWrongClock
 def judged(rows: Iterable[Row], rf: int) -> list[Violation]:
     """Return the checkers' violations. A batch's times begin when it was made, which is before it was first sent.
 
-    What clients list on the way says nothing of the end, however often they do.
+    Listings of clients on the way say nothing of the end, however often they do.
     """
     made = [
         {**row, "at": row["at"] - (row["wall_ms"] - row["published_ms"]) / 1000}

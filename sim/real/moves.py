@@ -104,7 +104,7 @@ class Members:
         return False
 
     async def give_away(self, node: str) -> bool:
-        """Move what a node has, one slot of each partition; return True if it has nothing any more."""
+        """Move one slot of each partition off a node; return True if it has nothing any more."""
         known = await self.client.metadata()
         info = next((info for info in known.nodes if info.node == node), None)
         if info is None:

@@ -2,7 +2,7 @@
 
 Killed alone, a process loses nothing that it wrote, as the system still has it. Its twin in the node's process
 (faulty_node.py) writes a line for each fsync: a file's inode and how long it was when the fsync began, or what a
-directory listed then. Files only grow, so what stands behind that length was never synced.
+directory listed then. Files only grow, so bytes behind that length were never synced.
 
 As a disk may (quorumq/storage/disk.py): unsynced bytes survive as any prefix, with any of its pages zeroed; a
 file whose name was not synced is gone, or has its old name. One thing is kinder: a deleted file stays deleted.

@@ -252,7 +252,7 @@ class Trial:
         return by_partition
 
     async def list_dead_letters(self, client: Client, sim: HistoryWriter) -> None:
-        """List each replica's dead letters, once all replicas list the same, or after a while; and what was purged.
+        """List each replica's dead letters, once all replicas list the same, or after a while; and those purged.
 
         A dead letter that was acked is purged: the answer to that ACK may be lost.
         """
@@ -377,7 +377,7 @@ class RealRun(Trial):
         return connect(addresses, history=writer, rng=rng, dial=dial)
 
     async def run(self) -> Verdict:
-        """Do the whole run; stop what was started, on any end.
+        """Do the whole run; stop all that was started, on any end.
 
         Raises:
             QuorumqError: the cluster does not start, or the workload cannot be prepared.

@@ -1,9 +1,9 @@
 """Workload on the cluster while it is hurt: this, or a file of a user's with the same names in it.
 
-    TASKS      what `Client.work_all` runs: `Task(topic, group, handler, …)`, each on a client of its own
+    TASKS      tasks for `Client.work_all`: `Task(topic, group, handler, …)`, each on a client of its own
     PRODUCERS  functions of a client, which publish until they are cancelled, when the faults are over
     prepare    creates topics; called with a client before anything else
-    check      called with a client when all is settled: what it asserts of its own world is in the verdict
+    check      called with a client when all is settled: its assertions are in the verdict
 
 TASKS is all that a file must have. Handlers may be plain functions, which run in threads.
 """
@@ -59,7 +59,7 @@ class Again(Exception):
 def work_s(number: int, attempt: int) -> float:
     """Return the seconds that the handler of a message takes: at the first attempt some take most of their hold.
 
-    So at any time some messages are in hand. What comes again is done at once, as it may have to come alone.
+    So at any time some messages are in hand. A message that comes again is done at once, as it may have to come alone.
     """
     if number % SLOW != SLOW // 2 or attempt > 1:
         return 0.005

@@ -1,7 +1,7 @@
 """The rules of the protocol, and how to leave each of them out.
 
 The core has no switches: it always keeps every rule. Here a rule is taken out of it for the length of one run, by
-putting another function in place of the one that keeps it, or by letting the driver do what the rule forbids. Most are
+putting another function in place of the one that keeps it, or by letting the driver break the rule. Most are
 lines of docs/rules.md; the others are single mistakes that a change may make: a record that is not
 written, a wait for the disk that is left out, a vote that is not one, a memory that ends too soon.
 

@@ -1,4 +1,4 @@
-"""Rules of claims: what keeps a delivered message from others for longer than a hold."""
+"""Rules of claims, which keep a delivered message from others for longer than a hold."""
 
 from __future__ import annotations
 

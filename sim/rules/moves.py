@@ -63,12 +63,12 @@ def asked(question: str, answer: str, name: NodeId, *others: NodeId) -> Script:
 
 
 def told(name: NodeId, *others: NodeId) -> Script:
-    """Return steps in which a new slot learns from these others what was promised before."""
+    """Return steps in which a new slot learns from these others the promises before."""
     return asked("ResyncRequest", "ResyncReply", name, *others)
 
 
 def joined(name: NodeId, *others: NodeId) -> Script:
-    """Return steps in which a new slot learns from these others, and what they hold."""
+    """Return steps in which a new slot learns from these others, and gets their holds."""
     return *told(name, *others), *asked("HoldsRequest", "HoldsReply", name, *others)
 
 

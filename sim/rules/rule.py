@@ -43,7 +43,7 @@ class Rule:
 def patched(patches: Iterable[Patch]) -> Iterator[dict[str, None]]:
     """Put the patches in place while the context lasts.
 
-    Yields the names of what has not been used yet. What is still there at the end is a patch that changes nothing:
+    Yields the names of patches that were not used yet. One that is still there at the end changes nothing:
     no code calls the function that it replaces any more.
     """
     patches = tuple(patches)

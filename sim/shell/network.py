@@ -26,7 +26,7 @@ STEP_S = 0.00025
 class Network:
     """All lines of one run.
 
-    Everything arrives in steps of `STEP_S`: what arrives together wakes its readers together.
+    Everything arrives in steps of `STEP_S`: bytes that arrive together wake their readers together.
     """
 
     def __init__(self, rng: random.Random, latency: float) -> None:

@@ -12,7 +12,7 @@ import trio
 class VirtualTime(trio.abc.Clock):
     """A clock for trio that jumps, and makes the calls that are due then.
 
-    Trio asks how long it may sleep only when no task can run: so that is when time goes on. What is called needs no
+    Trio asks how long it may sleep only when no task can run: so that is when time goes on. A call needs no
     task, no scope with a deadline and no turn of trio's loop, which together would take a third of a run.
     """
 

@@ -12,7 +12,7 @@ def minimal(items: Sequence[T], holds: Callable[[list[T]], bool]) -> list[T]:
     """Return a part of ``items``, in order, for which ``holds`` is true, and which no single item can be taken from.
 
     Args:
-        holds: asked of parts; what it does when its time is over, such as saying no to all, is its own matter.
+        holds: asked of parts. It may say no to all when its time is over.
     """
     kept = list(items)
     if not kept or holds([]):

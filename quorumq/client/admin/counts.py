@@ -1,4 +1,4 @@
-"""The calls of a client that count messages without listing them, and that search in what a group can see."""
+"""The calls of a client that count messages without listing them, and that search the messages that a group can see."""
 
 from __future__ import annotations
 
@@ -327,7 +327,7 @@ class Tail:
 
 
 async def readable(topic: bytes, peeks: AsyncIterator[Peek]) -> AsyncIterator[tuple[MessageId, Peek, Parts]]:
-    """Yield each message whose body came along."""
+    """Yield each message that has its body."""
     async for peek in peeks:
         for name in peek.ids(topic):
             if name.seq in peek.bodies:

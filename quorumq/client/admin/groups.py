@@ -48,7 +48,7 @@ def start_fields(start: Start, now_ms: int) -> tuple[str, int]:
 
 
 class GroupCalls(Calls):
-    """Calls that create, rewind and delete groups, and purge what they have not read."""
+    """Calls that create, rewind and delete groups, and purge messages that they have not read."""
 
     async def create_group(
         self, topic: str, group: str, *, start: Start = "earliest", timeout: float | None = None
@@ -57,7 +57,7 @@ class GroupCalls(Calls):
 
         Args:
             group: its name, without "!".
-            start: "earliest", "latest" (what is published from now on), or a datetime with a time zone: what was
+            start: "earliest", "latest" (messages published from now on), or a datetime with a time zone: messages
                 published at or after it, by the producers' clocks.
 
         Returns:
@@ -73,13 +73,13 @@ class GroupCalls(Calls):
     async def rewind(self, topic: str, group: str, to: Start, *, timeout: float | None = None) -> Group:
         """Have a group read again from ``to``, in a new generation; its consumers go on by themselves.
 
-        Everything from there on that the topic still has (`retention`) is delivered again, what was acked and what
-        died included; what is held, once its hold is over. What is before is not delivered any more, and its dead
-        letters stay. What was delivered before the rewind cannot be acked any more: `Outcome.REWOUND`. If
-        called twice, it rewinds twice.
+        Each message from there on that the topic still has (`retention`) is delivered again, also if it was acked or is
+        a dead letter; a held message, once its hold is over. Earlier messages are not delivered any more, and their
+        dead letters stay. Messages delivered before the rewind cannot be acked any more: `Outcome.REWOUND`. If called
+        twice, it rewinds twice.
 
-        To "latest" it makes no generation: what was published before the call is passed over, as `purge` does it, and
-        what is in hand can be acked.
+        To "latest" it makes no generation: messages published before the call are passed over, as by `purge`, and
+        messages in hand can be acked.
 
         Args:
             to: new position, like ``start`` in `create_group`.
@@ -97,7 +97,7 @@ class GroupCalls(Calls):
     async def pause_group(self, topic: str, group: str, *, timeout: float | None = None) -> Group:
         """Pause a group: its consumers get nothing more until `resume_group`, and go on by themselves then.
 
-        No fetch that begins after this has returned gets messages, through any node. What was delivered before may be
+        No fetch that begins after this has returned gets messages, through any node. Messages delivered before may be
         worked on, extended and settled. Messages neither expire nor become dead letters by themselves meanwhile. The
         group's dead letters can be read. If called twice, it changes nothing more.
 
@@ -136,7 +136,7 @@ class GroupCalls(Calls):
 
         Args:
             per_second: messages a second, from 0.001 to 1,000,000; no limit if None.
-            burst: messages that may come at once after a quiet time; a tenth of ``per_second``, 1 at least, if None.
+            burst: messages that may arrive at once after a quiet time; a tenth of ``per_second``, 1 at least, if None.
 
         Returns:
             the group: a majority of the replicas of every partition know it.

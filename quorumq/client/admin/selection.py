@@ -93,6 +93,6 @@ def bare(item: Peek) -> Peek:
 
 
 async def each(items: list[Peek]) -> AsyncGenerator[Peek, None]:
-    """Yield entries that are there, for a function that takes them as they come."""
+    """Yield entries that are there, for a function that takes them as they arrive."""
     for item in items:
         yield item

@@ -118,7 +118,7 @@ class TopicCalls(Calls):
             max_deliveries, retention, ttl, backoff, auto_create_groups, on_expiry: as in `create_topic`.
             rf: count of replicas of each partition, odd, given by itself, and more than there are. They are added after
                 this has returned, partition by partition, once new nodes have copied the messages; `target_rf` of the
-                topic is the count that is wanted, `replicas` has what there is. Until replicas are added, a lower
+                topic is the new count, `replicas` has those that exist. Until replicas are added, a lower
                 count takes it back.
 
         Returns:
@@ -193,7 +193,7 @@ class TopicCalls(Calls):
     async def give_up_source(
         self, topic: str, partition: int, source: str, *, timeout: float | None = None
     ) -> Topic:
-        """Give up the payload of a node that left a partition and is dead for good: what it alone had is lost.
+        """Give up the payload of a node that left a partition and is dead for good. Messages of it alone are lost.
 
         Without this, the partition waits for it. It is refused while the node is up, because it copies its payload.
 

@@ -1,6 +1,6 @@
 """Nodes, clocks, history and names, shared by a client's producers, consumers and calls.
 
-It has the nodes, the clocks, the history, and what was learned of topics and nodes by name. It knows nothing of its
+It has the nodes, the clocks, the history, and the known topics and nodes by name. It knows nothing of its
 users: a producer or a consumer gets this, and not the client.
 """
 
@@ -100,7 +100,7 @@ class Context:
                 del self._producers[flushed.topic]
 
     async def flush(self) -> None:
-        """Close what is open, in the order in which it was opened; raises the first error that comes of it."""
+        """Close all open producers, in the order in which they were opened; raises the first error."""
         errors: list[QuorumqError] = []
         for flushed in list(self._open):
             try:
@@ -136,12 +136,12 @@ class Context:
         look: Callable[[Any, float], Awaitable[Any]] | None = None,
         **more: Any,
     ) -> Any:
-        """Have something changed as it is now, so that no attempt that arrives late undoes what came after this call.
+        """Have something changed as it is now, so that no attempt that arrives late undoes a later change.
 
         A creation begins as if nothing had ever been deleted under its name; the refusal says how often it was.
 
         Args:
-            look: returns the request with what is there now; its second argument is the timeout of that, in seconds.
+            look: returns the request with the present state; its second argument is the timeout of that, in seconds.
             more: arguments of `Nodes.ask`.
 
         Raises:

@@ -1,4 +1,4 @@
-"""The entry of `connect`: what it returns is no client before its ``with``, and says so to each other use."""
+"""The entry of `connect`: its result is no client before its ``with``, and each other use of it raises that."""
 
 from __future__ import annotations
 

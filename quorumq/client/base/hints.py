@@ -1,4 +1,4 @@
-"""Errors with a hint, for what users of other queues try first."""
+"""Errors with a hint, for names that users of other queues try first."""
 
 from __future__ import annotations
 

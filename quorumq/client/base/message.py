@@ -151,7 +151,7 @@ class Source(Protocol):
 
 
 class Settler(Protocol):
-    """Calls that settle a message. `Client` does with many messages what a message has done with itself."""
+    """Calls that settle a message. `Client` has the same calls for many messages."""
 
     clock: Callable[[], float]
 
@@ -323,9 +323,9 @@ class Message(Settleable):
 
     @property
     def suspect(self) -> bool:
-        """True if its deliveries expired, so that it may be what ended its consumers: work on nothing beside it.
+        """True if its deliveries expired, so that it may have ended its consumers: work on nothing beside it.
 
-        Such messages come in lots of 4 at most, and the worst alone.
+        Such messages arrive in lots of 4 at most, and the worst alone.
         """
         return self.delivery.suspect
 

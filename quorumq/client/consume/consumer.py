@@ -290,10 +290,10 @@ class Consumer:
 
         Args:
             max_messages: number of messages, at most.
-            timeout: seconds to wait; 0 takes what has been fetched already, and else asks the cluster once.
+            timeout: seconds to wait; 0 takes messages that were fetched already, and else asks the cluster once.
 
         Returns:
-            1 to ``max_messages`` messages; none if none came in time, or the consumer is closed.
+            1 to ``max_messages`` messages; none if none arrived in time, or the consumer is closed.
 
         Raises:
             as iterating does.
@@ -331,7 +331,7 @@ class Consumer:
         return []
 
     async def _ask_once(self, max_messages: int) -> list[Message]:
-        """Fetch what is there now, as there is room for it."""
+        """Fetch the messages that are ready now, as far as there is room."""
         most = self.max_unsettled
         count = max_messages if most is None else min(max_messages, most - len(self._working))
         sets = self._ahead.sets()
@@ -383,7 +383,7 @@ class Consumer:
         return []
 
     async def _wait(self, count: int) -> None:
-        """Wait until something came, or raise the error of fetching."""
+        """Wait until something arrived, or raise the error of fetching."""
         if not self._entered:
             raise UsageError("nothing is fetched yet: use the consumer by `with`")
         ahead = self._ahead

@@ -116,7 +116,7 @@ async def fetch_from(
     Args:
         max_messages, max_bytes, min_messages: limits of the reply; cut to those of a request.
         max_wait: seconds for which a node may park it; cut to a share of its hold time.
-        idle: there is nothing in hand for this group, so suspects may come.
+        idle: there is nothing in hand for this group, so suspects may arrive.
         had_lot: the last messages were suspects, and first-timers are to come before others.
 
     Raises:
@@ -276,7 +276,7 @@ async def give_back(context: Context, items: Sequence[SignedNamed]) -> None:
 
 
 async def give_back_parked(context: Context) -> None:
-    """Give back what nodes have for FETCHes that were cancelled on shared connections, before the client ends."""
+    """Give back messages of nodes for FETCHes that were cancelled on shared connections, before the client ends."""
     if context.nodes.has_orphans(""):
         late = await context.nodes.hang_up("")
         await give_back(context, [item for reply in late for item in brought(reply)])

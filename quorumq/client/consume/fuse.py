@@ -1,7 +1,7 @@
 """A pause for a pool whose handler fails on everything: a broken deployment must not empty a queue into dead letters.
 
 Dead letters of one fingerprint are counted until a message succeeds. The 20th pauses the pool of this process for a
-second, each 20 more for twice as long; from a minute on a pause comes with each 100. Other processes of the group go
+second, each 20 more for twice as long; from a minute on each 100 begin a pause. Other processes of the group go
 on. A thousand poison messages in front of a good one therefore cost nine minutes at most, and a broken handler spoils
 some hundred messages in an hour instead of all.
 """

@@ -1,12 +1,12 @@
-"""Messages of a consumer that were fetched ahead: they come, wait, and are given back.
+"""Messages of a consumer that were fetched ahead: they arrive, wait, and are given back.
 
-Each of a consumer's replica sets has FETCHes of its own and a bounded buffer of what they brought. Before a message
+Each of a consumer's replica sets has FETCHes of its own and a bounded buffer of the messages. Before a message
 is handed over, two checks are made: its deadline, by the clock that stamped the FETCH, has not passed, and its
-connection is still up. (docs/protocol.md, FETCH.) What is not handed over
-goes back by LEAVE: at close, when its connection is lost, and when it is not used up as soon as expected, so that a
+connection is still up. (docs/protocol.md, FETCH.) Other messages
+go back by LEAVE: at close, when their connection is lost, and when they are not used up as soon as expected, so that a
 slow handler neither keeps work from other consumers nor uses up deliveries of messages that no handler saw.
 
-What is fetched is what tasks wait for, and what would be used up within about half a second (pace.py): a handler that
+It fetches the messages that tasks wait for, and those used up within about half a second (pace.py): a handler that
 takes longer finds nothing fetched ahead, and a reader that takes thousands a second has them in the buffer.
 
 A lot of suspects (docs/protocol.md, FETCH) is handed over with nothing beside it. A node hints to a busy consumer
@@ -48,7 +48,7 @@ from quorumq.wire.receipts import read_receipt
 from quorumq.wire.values import SignedNamed, WireSlice
 
 GIVE_BACK_SHARE: Final = 0.5
-"""Share of a message's remaining hold time when it came, after which it is given back if not handed over."""
+"""Share of a message's remaining hold time when it arrived, after which it is given back if not handed over."""
 
 LIE_S: Final = 2 * AHEAD_S
 """Seconds after which an unused buffered message is released, if no task that asked for it may return."""
@@ -385,7 +385,7 @@ class Prefetch:
     def _is_alone(self) -> bool:
         """Return True while a lot is in the buffer or in hand: nothing is fetched, and nothing handed over beside it.
 
-        For one hold time, as it came: a task that collects messages and settles none of them is not stuck.
+        Of one hold time: a task that collects messages and settles none of them is not stuck.
         """
         lot = self._lot
         if not lot:

@@ -1,7 +1,7 @@
 """ACK, REJECT and EXTEND of many messages, through any node, until each has its verdict.
 
 Receipts make this idempotent: the same receipts may be sent again, anywhere. A reply brings a verdict per span;
-what is final is kept, and only what is unknown is asked again, at the next node. What a retry says of an ack is
+final verdicts are kept, and only unknown ones are asked for again, at the next node. The answer to a retried ack is
 the same as the first answer or weaker (docs/protocol.md, ACK), so the last word is the one to pass on.
 """
 
@@ -47,7 +47,7 @@ LATER: Final = frozenset({
 Failures = dict[Settleable, QuorumqError]
 """Errors of tickets in one operation: others may be under way for the same tickets."""
 Final_ = Callable[[Sequence[Settleable], m.Verdict, m.SettleReply], Failures]
-"""Called with each final verdict, its tickets and the reply it came in: returns the errors of those that failed."""
+"""Called with each final verdict, its tickets and the reply it arrived in: returns the errors of those that failed."""
 
 _delivery: Final = attrgetter("delivery")
 _seq: Final = attrgetter("seq")

@@ -41,10 +41,10 @@ async def fetch_several(
     max_wait: float,
     idle: bool,
 ) -> list[Message]:
-    """Take what is there, source by source in the given order; else wait at all of them for the first that has some.
+    """Take ready messages, source by source in the given order; else wait at all of them for the first that has some.
 
-    Suspects come from one source, with nothing beside them. What comes from another one all the same, or beyond
-    ``max_messages``, is given back; so is everything if one source fails, or if this is cancelled.
+    Suspects come from one source, with nothing beside them. Messages of another one, or beyond
+    ``max_messages``, are given back; so is everything if one source fails, or if this is cancelled.
 
     Raises:
         QuorumqError: a source failed before another one had messages.

@@ -1,8 +1,8 @@
 """Pool of workers: a handler for each message, and the settling of the message at any end.
 
 A slot takes one message at a time, runs the handler, and settles: so a message that was handed over has been begun, and
-what was not handed over is given back and counted nowhere. A message keeps its hold while its handler runs. Told to
-stop, a pool first gives back what it has not begun, then lets what it has begun end, for as long as its grace lasts.
+messages not handed over are given back and counted nowhere. A message keeps its hold while its handler runs. Told to
+stop, a pool first gives back messages that it has not begun, then lets its handlers end until its grace is over.
 """
 
 from __future__ import annotations

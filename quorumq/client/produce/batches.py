@@ -245,7 +245,7 @@ class RecordBatch:
 
 @dataclass(eq=False)
 class DerivedBatch(RecordBatch):
-    """A batch of messages that came with their names: sections in place of one run of numbers."""
+    """A batch of messages that have names already: sections in place of one run of numbers."""
 
     fixed: bool = True
     names: list[tuple[ProducerId, int]] = field(default_factory=list)

@@ -104,7 +104,7 @@ class Bulk:
         self._outputs = count(self.options.get("index", 0)) if is_derived else None
 
     async def take(self, messages: Iterable[Outgoing]) -> bool:
-        """Take messages, and return True if more may come. False: no more can be stored."""
+        """Take messages, and return True if more may arrive. False: no more can be stored."""
         most = self.run_bytes
         run: list[bytes] = []
         size = 0

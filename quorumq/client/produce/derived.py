@@ -1,4 +1,4 @@
-"""Names of messages: of an output, made from the name of its input, and of what a publisher names itself.
+"""Names of messages: of an output, made from the name of its input, and of a message that its publisher names.
 
 A worker that takes a message, publishes its output, and acks, may die between any two of these. The message
 is then delivered again, and published again: were the second output numbered anew, it would be another message. So

@@ -52,7 +52,7 @@ class PartitionQueue:
 
     @property
     def numbers(self) -> bool:
-        """Return True if messages get their numbers here; else they came with names."""
+        """Return True if messages get their numbers here; else they have names already."""
         return self.kind is RecordBatch
 
 

@@ -241,7 +241,7 @@ class Producer:
             bulk.abandon()
 
     async def _bulk(self, **options: Unpack[Options]) -> Bulk:
-        """Begin a `publish_many` in steps, for a front whose messages come in parts."""
+        """Begin a `publish_many` in steps, for a front whose messages arrive in parts."""
         self._raise_unreported()
         # A partitioner of the application's is asked about each message.
         runs = options.get("partition") is not None or type(self._partitioner) is DefaultPartitioner
@@ -269,7 +269,7 @@ class Producer:
             dedup: a name of your own, as "invoice-4711": a message that any client publishes again under it is the
                 same one. It decides the partition; ``key`` does not.
             window: seconds or a timedelta for which the name is kept, 60 s at least, rounded up; the topic's life if
-                None. docs/client.md says what is exact.
+                None. docs/client.md has the exact rules.
             delay: seconds or a timedelta, at most 366 days: no consumer gets it before they are over.
             not_before: instead of a delay, a datetime with a time zone. It is turned into a delay at once, by this
                 machine's clock; a time in the past is no delay.

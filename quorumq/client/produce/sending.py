@@ -46,7 +46,7 @@ class Session:
         self.producer_id, self.signature, self._until = opened.producer_id, opened.signature, until
 
     async def close(self, used: Sequence[PartitionId]) -> None:
-        """Tell the cluster that nothing more comes under our producer id, so that it need not remember it for ever.
+        """Tell the cluster that nothing more is sent under our producer id, so that it need not remember it for ever.
 
         Nothing depends on it: a session that is not closed is closed when it has been idle for a day (docs/protocol.md,
         RECLAIM).

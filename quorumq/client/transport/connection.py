@@ -2,7 +2,7 @@
 
 Two tasks per connection: one reads and hands each reply to its waiter, one writes the queued frames, as much as there
 is at once. A frame that finds nothing queued before it is given to the socket itself, which takes it mostly; and bytes
-that come are taken from the socket itself, once it is there.
+that arrive are taken from the socket itself, once it is there.
 No other task touches the stream, so a waiter that is cancelled never leaves half a frame behind.
 
 A third looks for signs of life while a request waits: a machine that stands still keeps its connections, and takes
@@ -65,9 +65,9 @@ LOST_TICKS: Final = 10
 REPEATABLE: Final = frozenset({
     m.Publish, m.AckRequest, m.ExtendRequest, m.ReleaseRequest, m.Metadata, m.OpenSession,
 })  # fmt: skip
-"""Requests that may be under way at two nodes at once: what both do is done once, or costs nothing. Not FETCH, which
-would hold twice as many messages; nor REJECT, whose second copy hears `HoldLost` where the message was settled anew in
-between."""
+"""Requests that may be under way at two nodes at once: done by both, they have one effect, or cost nothing. Not FETCH,
+which would hold twice as many messages; nor REJECT, whose second copy gets `HoldLost` if the message was settled anew
+in between."""
 
 Dial = Callable[[str], Awaitable[trio.abc.Stream]]
 Orphan = Callable[["Connection", m.ClientReply], None]
@@ -145,9 +145,9 @@ class Connection:
         self.ended = trio.Event()
         """Set once `run` has ended and the stream is closed."""
         self.silent = False
-        """True after a sign of life was asked for and has not come."""
+        """True after a sign of life was asked for and has not arrived."""
         self.late: list[m.ClientReply] = []
-        """Replies that came during `finish` to requests without a waiter."""
+        """Replies that arrived during `finish` to requests without a waiter."""
         self._finishing = False
         self._tls = stream if isinstance(stream, TlsStream) else None
         self._stream = stream if self._tls is None else self._tls.inner
@@ -199,8 +199,8 @@ class Connection:
     async def finish(self) -> None:
         """Send queued frames and hang up, but read on until the node has as well.
 
-        It drops what it had parked for this connection. A reply that it had begun by then, to a request without a
-        waiter, is in `late`: with `close`, the messages of a FETCH would wait for their holds to run out.
+        The node drops the FETCHes that it had parked for this connection. A reply that it had begun by then, to a
+        request without a waiter, is in `late`: with `close`, the messages of a FETCH would wait for their holds.
         If the node does not answer this waits, so give it a deadline, and `close` after it.
         """
         self._finishing = True
@@ -213,7 +213,7 @@ class Connection:
         """Send a request and wait for its reply, which may be `Failed`.
 
         Args:
-            orphan: called (in another task, perhaps, and must not block) with a reply that comes after this wait
+            orphan: called (in another task, perhaps, and must not block) with a reply that arrives after this wait
                 was cancelled or timed out.
 
         Raises:

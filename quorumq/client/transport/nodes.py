@@ -93,13 +93,13 @@ CLOSED: Final = "the client is closed: use it inside of its `with`"
 
 
 class Closed(UsageError):
-    """The client is closed: a call came after its ``with``, or while another thread left it."""
+    """The client is closed: it was called after its ``with``, or while another thread left it."""
 
     code = "closed"
 
 
 class Answered(NamedTuple):
-    """A reply that is not `Failed`, and the connection that it came over."""
+    """A reply that is not `Failed`, and the connection that it arrived over."""
 
     reply: m.ClientReply
     connection: Connection

@@ -2,7 +2,7 @@
 
 Every front of the client needs the same four things: a HELLO that is
 accepted before anything else, a number for each request, the reply that belongs to a number, and an end
-when the other side does not speak the protocol. They are here once. Bytes come in by `receive`, bytes to be
+when the other side does not speak the protocol. They are here once. Bytes go in by `receive`, bytes to be
 sent come out of `hello` and `request`; nothing here waits, sends or looks at a clock.
 
 Promise: each request's number is given out once, and `receive` gives at most one reply for it, of the type
@@ -58,8 +58,8 @@ class Answer(NamedTuple):
 class ClientProtocol:
     """The client's side of one connection.
 
-    Send what `hello` gives, then feed `receive` until `welcome` is there; from then on send what `request`
-    gives, in that order, and feed `receive`.
+    Send the bytes of `hello`, then feed `receive` until `welcome` is there; from then on send those of `request`, in
+    that order, and feed `receive`.
     """
 
     cluster_id: str = ""  # the cluster that must answer; "" takes any
@@ -86,7 +86,7 @@ class ClientProtocol:
         Raises:
             TooLarge: the frame would be over a limit. No number was used up.
             UsageError: a value in it cannot be written: an integer of more than 64 bits, text that is not Unicode, a
-                fraction in place of a count. Names the field, its value, and what it must be.
+                fraction in place of a count. Names the field, its value, and the allowed ones.
         """
         number = self._count + 1
         try:
@@ -103,7 +103,7 @@ class ClientProtocol:
         return number, chunks
 
     def withdraw(self, number: int) -> None:
-        """Withdraw request ``number``, which was certainly never sent: no reply will come."""
+        """Withdraw request ``number``, which was certainly never sent: no reply will arrive."""
         self._awaited.pop(number, None)
 
     @property
@@ -112,7 +112,7 @@ class ClientProtocol:
         return self._reader.missing_bytes
 
     def receive(self, data: bytes | bytearray | memoryview) -> list[Answer]:
-        """Take in bytes from the node; the replies that are complete now, in the order in which they came.
+        """Take in bytes from the node; the replies that are complete now, in the order in which they arrived.
 
         The answer to HELLO is not among them: see `welcome`.
 
