@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -26,7 +27,6 @@ from quorumq.gateway.console.health import health_of
 from quorumq.gateway.console.session import Sessions
 from quorumq.gateway.requests import LONG_BYTES
 from quorumq.node.clients import Entry, new_token, write_clients
-from quorumq.testing import run
 from quorumq.wire.batch import Message as Parts
 from tests.gateway.http import Answer, Browser, gateway
 
@@ -38,14 +38,12 @@ DEAD = "/console/dead?topic=jobs&group=g"
 WITHOUT_END = {"meta", "link", "input", "br", "circle", "polyline", "line", "path"}
 
 
-def in_cluster(test: Callable[[Client, Browser], Awaitable[None]], **settings: Any) -> None:
-    async def main() -> None:
-        async with gateway(**{"console_write": True, **settings}) as (_, client, browser):
-            await client.create_topic("jobs", retention=3600)
-            await client.create_group("jobs", "g")
-            await test(client, browser)
-
-    run(main)
+@asynccontextmanager
+async def served(**settings: Any) -> AsyncIterator[tuple[Client, Browser]]:
+    async with gateway(**{"console_write": True, **settings}) as (_, client, browser):
+        await client.create_topic("jobs", retention=3600)
+        await client.create_group("jobs", "g")
+        yield client, browser
 
 
 class Checked(HTMLParser):
@@ -106,24 +104,22 @@ async def die(client: Client, count: int, error: Exception, key: str | None = No
         await message.dead_letter(error)
 
 
-def test_the_overview_says_how_the_cluster_is_and_what_each_group_has_to_do() -> None:
-    async def test(client: Client, browser: Browser) -> None:
+async def test_the_overview_says_how_the_cluster_is_and_what_each_group_has_to_do() -> None:
+    async with served() as (client, browser):
         await client.publish("jobs", b"x")
         text = checked(await browser.get("/console/"))
         assert "Nobody reads g of jobs, where 1 message waits." in text
         assert 'href="/console/group?topic=jobs&amp;group=g"' in text
         assert "quorumq groups backlog" in text
 
-    in_cluster(test)
 
-
-def test_a_page_of_many_groups_and_kinds_shows_the_first_and_says_how_many_are_left(
+async def test_a_page_of_many_groups_and_kinds_shows_the_first_and_says_how_many_are_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(views, "GROUPS", 2)
     monkeypatch.setattr(views, "KINDS", 1)
 
-    async def test(client: Client, browser: Browser) -> None:
+    async with served() as (client, browser):
         for topic in ("mails", "notes", "zoo"):
             await client.create_topic(topic)
             await client.create_group(topic, "g")
@@ -140,11 +136,9 @@ def test_a_page_of_many_groups_and_kinds_shows_the_first_and_says_how_many_are_l
         assert "3 dead letters of 2 kinds" in text
         assert "1 rarer kind is not shown." in text
 
-    in_cluster(test)
 
-
-def test_a_group_shows_its_messages_by_state_and_searches_them() -> None:
-    async def test(client: Client, browser: Browser) -> None:
+async def test_a_group_shows_its_messages_by_state_and_searches_them() -> None:
+    async with served() as (client, browser):
         for number in range(3):
             await client.publish("jobs", b'{"n": %d}' % number, key=f"k{number}", headers={"t": "v"})
         await client.fetch("jobs", "g", max_messages=1, max_wait=1)
@@ -158,11 +152,9 @@ def test_a_group_shows_its_messages_by_state_and_searches_them() -> None:
         assert "quorumq peek jobs --group g --which all --key K2" in text
         assert (await client.backlog("jobs", "g")).held == 1
 
-    in_cluster(test)
 
-
-def test_dead_letters_are_shown_by_kind_and_a_redrive_goes_on_when_the_page_is_closed() -> None:
-    async def test(client: Client, browser: Browser) -> None:
+async def test_dead_letters_are_shown_by_kind_and_a_redrive_goes_on_when_the_page_is_closed() -> None:
+    async with served() as (client, browser):
         await die(client, 5, ValueError("bad amount"))
         await die(client, 2, KeyError("k"))
         text = checked(await browser.get(DEAD))
@@ -190,11 +182,9 @@ def test_dead_letters_are_shown_by_kind_and_a_redrive_goes_on_when_the_page_is_c
         answer = await post(browser, "/console/purge", **query, sure="yes")
         assert "4 dead letters dropped." in checked(await browser.get(answer.headers["location"]))
 
-    in_cluster(test)
 
-
-def test_a_kind_is_redriven_alone_and_its_command_names_no_other() -> None:
-    async def test(client: Client, browser: Browser) -> None:
+async def test_a_kind_is_redriven_alone_and_its_command_names_no_other() -> None:
+    async with served() as (client, browser):
         await die(client, 2, ValueError("bad"))
         for _ in range(3):
             await client.publish("jobs", b"x", ttl=1)
@@ -226,8 +216,6 @@ def test_a_kind_is_redriven_alone_and_its_command_names_no_other() -> None:
         await trio.sleep(1)
         assert [one.reason for one in (await client.count_dead_letters("jobs", "g")).kinds] == ["rejected"]
 
-    in_cluster(test)
-
 
 def commands_of(text: str) -> list[str]:
     """Return the commands that a page shows."""
@@ -246,8 +234,8 @@ def check_command(line: str) -> None:
         words = context._protected_args + context.args if isinstance(part, click.Group) else words
 
 
-def test_a_user_has_few_redrives_at_once_and_stops_them() -> None:
-    async def test(client: Client, browser: Browser) -> None:
+async def test_a_user_has_few_redrives_at_once_and_stops_them() -> None:
+    async with served() as (client, browser):
         await die(client, 30, ValueError("bad"))
         fields = {"topic": "jobs", "group": "g", "count": "all", "rate": "1", "sure": "yes"}
         for _ in range(4):
@@ -266,11 +254,9 @@ def test_a_user_has_few_redrives_at_once_and_stops_them() -> None:
         assert (await client.backlog("jobs", "g")).dead == dead > 10
         checked(await post(browser, "/console/stop", topic="jobs", group="g", number="99"), 404)
 
-    in_cluster(test)
 
-
-def test_fields_that_are_no_numbers_or_that_no_message_may_have_are_refused() -> None:
-    async def test(client: Client, browser: Browser) -> None:
+async def test_fields_that_are_no_numbers_or_that_no_message_may_have_are_refused() -> None:
+    async with served() as (_, browser):
         fields = {"topic": "jobs", "group": "g", "count": "some"}
         for limit in ("\u00b2", 12 * "0" + "1000001", 5000 * "1", "-1"):
             assert (await post(browser, "/console/redrive", **fields, limit=limit)).status == 400, limit
@@ -279,8 +265,6 @@ def test_fields_that_are_no_numbers_or_that_no_message_may_have_are_refused() ->
         headers = f'{{"n": {2**64}}}'
         refused = await post(browser, "/console/publish", topic="jobs", payload="x", headers=headers)
         assert "64 bits" in checked(refused, 400) or "header" in refused.text
-
-    in_cluster(test)
 
 
 def test_a_payload_is_indented_only_if_that_changes_nothing_of_it() -> None:
@@ -295,8 +279,8 @@ def test_a_payload_is_indented_only_if_that_changes_nothing_of_it() -> None:
     assert shown(4000 * b"x" + b"\xff") == (4000 * "x", True), "bytes that are not shown are not all"
 
 
-def test_one_message_is_shown_found_by_its_id_alone_redriven_and_published_again_edited() -> None:
-    async def test(client: Client, browser: Browser) -> None:
+async def test_one_message_is_shown_found_by_its_id_alone_redriven_and_published_again_edited() -> None:
+    async with served() as (client, browser):
         await die(client, 1, ValueError("bad"), key="k")
         (peek,) = [peek async for peek in client.peek("jobs", "g", "dead")]
         (name,) = peek.ids((await client.topic("jobs")).id)
@@ -323,11 +307,9 @@ def test_one_message_is_shown_found_by_its_id_alone_redriven_and_published_again
         await trio.sleep(1)
         assert (await client.backlog("jobs", "g")).dead == 0
 
-    in_cluster(test)
 
-
-def test_a_rewind_is_counted_before_it_is_done() -> None:
-    async def test(client: Client, browser: Browser) -> None:
+async def test_a_rewind_is_counted_before_it_is_done() -> None:
+    async with served() as (client, browser):
         await client.publish("jobs", b"x")
         await client.ack(await client.fetch("jobs", "g", max_wait=1))
         text = checked(await browser.get("/console/rewind?topic=jobs&group=g&to=earliest"))
@@ -337,11 +319,9 @@ def test_a_rewind_is_counted_before_it_is_done() -> None:
         assert "The group was rewound." in checked(await browser.get(answer.headers["location"]))
         assert (await client.backlog("jobs", "g")).ready == 1
 
-    in_cluster(test)
 
-
-def test_a_group_is_limited() -> None:
-    async def test(client: Client, browser: Browser) -> None:
+async def test_a_group_is_limited() -> None:
+    async with served() as (client, browser):
         await client.publish("jobs", b"x")
         await client.create_group("jobs", "g")
         for rate, shown in (("2.5", True), ("", False)):
@@ -354,11 +334,9 @@ def test_a_group_is_limited() -> None:
         refused = await post(browser, "/console/limit", topic="jobs", group="g", per_second="many")
         assert "many" in refused.text
 
-    in_cluster(test)
 
-
-def test_a_group_is_paused_and_resumed() -> None:
-    async def test(client: Client, browser: Browser) -> None:
+async def test_a_group_is_paused_and_resumed() -> None:
+    async with served() as (client, browser):
         await client.publish("jobs", b"x")
         assert "quorumq groups pause jobs g" in checked(await browser.get(GROUP))
         answer = await post(browser, "/console/pause", topic="jobs", group="g")
@@ -370,23 +348,18 @@ def test_a_group_is_paused_and_resumed() -> None:
         await post(browser, "/console/resume", topic="jobs", group="g")
         assert len(await client.fetch("jobs", "g", max_wait=1)) == 1
 
-    in_cluster(test)
+
+async def test_the_nodes_are_shown_with_their_links_and_one_that_is_down() -> None:
+    async with gateway() as (nodes, _, browser):
+        await nodes.kill("c")
+        text = checked(await browser.get("/console/nodes"))
+        assert text.count('class="bad">down<') >= 2
+        health = checked(await browser.get("/console/"))
+        assert "c is down: the others go on" in health
 
 
-def test_the_nodes_are_shown_with_their_links_and_one_that_is_down() -> None:
-    async def main() -> None:
-        async with gateway() as (nodes, _, browser):
-            await nodes.kill("c")
-            text = checked(await browser.get("/console/nodes"))
-            assert text.count('class="bad">down<') >= 2
-            health = checked(await browser.get("/console/"))
-            assert "c is down: the others go on" in health
-
-    run(main)
-
-
-def test_nothing_that_others_wrote_becomes_part_of_a_page() -> None:
-    async def test(client: Client, browser: Browser) -> None:
+async def test_nothing_that_others_wrote_becomes_part_of_a_page() -> None:
+    async with served() as (client, browser):
         group = HOSTILE[:60]
         await client.create_group("jobs", group)
         await client.publish("jobs", HOSTILE.encode(), key=HOSTILE, headers={HOSTILE: HOSTILE})
@@ -409,11 +382,9 @@ def test_nothing_that_others_wrote_becomes_part_of_a_page() -> None:
         wrong = await post(browser, "/console/publish", topic=HOSTILE, payload="", headers=HOSTILE)
         checked(wrong, 400)
 
-    in_cluster(test)
 
-
-def test_a_console_that_only_looks_has_no_buttons_and_takes_no_action() -> None:
-    async def test(client: Client, browser: Browser) -> None:
+async def test_a_console_that_only_looks_has_no_buttons_and_takes_no_action() -> None:
+    async with served(console_write=False) as (client, browser):
         await die(client, 1, ValueError("bad"))
         for path in ("/console/", GROUP, DEAD):
             text = checked(await browser.get(path))
@@ -423,11 +394,9 @@ def test_a_console_that_only_looks_has_no_buttons_and_takes_no_action() -> None:
         checked(answer, 403)
         assert (await client.backlog("jobs", "g")).dead == 1
 
-    in_cluster(test, console_write=False)
 
-
-def test_an_action_needs_the_token_of_the_session_and_a_page_of_this_site() -> None:
-    async def test(client: Client, browser: Browser) -> None:
+async def test_an_action_needs_the_token_of_the_session_and_a_page_of_this_site() -> None:
+    async with served() as (client, browser):
         fields = urlencode({"topic": "jobs", "payload": "x", "token": "0" * 64}).encode()
         checked(await browser.ask("POST", "/console/publish", fields), 403)
         for headers in ({"origin": "http://evil.example"}, {"origin": "null"}, {"host": "evil.example:7480"}):
@@ -437,15 +406,13 @@ def test_an_action_needs_the_token_of_the_session_and_a_page_of_this_site() -> N
         same = await browser.ask("GET", "/console/", **{"origin": "http://127.0.0.1:7480"})
         assert same.status == 200
 
-    in_cluster(test)
 
-
-def test_a_user_signs_in_by_a_token_and_sees_what_its_rights_allow(tmp_path: Path) -> None:
+async def test_a_user_signs_in_by_a_token_and_sees_what_its_rights_allow(tmp_path: Path) -> None:
     token, digest = new_token("alice")
     write_clients(tmp_path / "clients.toml", {"alice": Entry(digest, publish=("jobs",))})
     settings = {"clients_file": str(tmp_path / "clients.toml"), "token": "gateway.x"}
 
-    async def test(client: Client, browser: Browser) -> None:
+    async with served(**settings) as (_, browser):
         answer = await browser.get("/console/")
         assert (answer.status, answer.headers["location"]) == (303, "/console/login")
         checked(await browser.get("/console/login"))
@@ -465,8 +432,6 @@ def test_a_user_signs_in_by_a_token_and_sees_what_its_rights_allow(tmp_path: Pat
             await trio.sleep(3)
             answer = await browser.get(GROUP)
             assert (answer.status, answer.headers["location"]) == (303, "/console/login"), entries
-
-    in_cluster(test, **settings)
 
 
 def test_a_cookie_is_good_at_every_gateway_with_the_keys_and_at_no_other() -> None:

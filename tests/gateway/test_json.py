@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import gc
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,24 +26,21 @@ from quorumq.gateway.requests import VALUES_MAX
 from quorumq.gateway.settings import Settings
 from quorumq.gateway.sqs.errors import sqs_error
 from quorumq.node.clients import Entry, new_token, write_clients
-from quorumq.testing import cluster, run
+from quorumq.testing import cluster
 from tests.gateway.http import Browser, gateway
 
 JOBS = "/v1/topics/jobs"
 GROUP = JOBS + "/groups/g"
 
 
-def in_cluster(test: Any) -> None:
-    async def main() -> None:
-        async with gateway() as (nodes, client, browser):
-            del nodes
-            await test(client, browser)
-
-    run(main)
+@asynccontextmanager
+async def served() -> AsyncIterator[tuple[Client, Browser]]:
+    async with gateway() as (_, client, browser):
+        yield client, browser
 
 
-def test_a_message_goes_from_a_publish_to_its_ack() -> None:
-    async def test(client: Client, browser: Browser) -> None:
+async def test_a_message_goes_from_a_publish_to_its_ack() -> None:
+    async with served() as (_, browser):
         message = {"payload": "grüße", "key": "k", "headers": {"tenant": "7", "n": 3}}
         made = await browser.call("POST", JOBS + "/messages", message, status=201)
         (got,) = (await browser.call("POST", GROUP + "/fetch", {"max_wait": 1}))["messages"]
@@ -56,11 +55,9 @@ def test_a_message_goes_from_a_publish_to_its_ack() -> None:
         assert settled == {"results": [{"outcome": "acked", "problem": None}]}
         assert (await browser.call("GET", GROUP + "/backlog"))["ready"] == 0
 
-    in_cluster(test)
 
-
-def test_batches_of_one_user_share_a_session_and_keep_their_order() -> None:
-    async def test(client: Client, browser: Browser) -> None:
+async def test_batches_of_one_user_share_a_session_and_keep_their_order() -> None:
+    async with served() as (_, browser):
         ids = []
         for _ in range(3):
             messages = [{"payload": str(number)} for number in range(20)]
@@ -69,11 +66,9 @@ def test_batches_of_one_user_share_a_session_and_keep_their_order() -> None:
         assert len({name.rpartition("/")[0] for name in ids}) == 1
         assert [int(name.rpartition("/")[2]) for name in ids] == list(range(60))
 
-    in_cluster(test)
 
-
-def test_a_message_of_the_same_name_is_the_same_message() -> None:
-    async def test(client: Client, browser: Browser) -> None:
+async def test_a_message_of_the_same_name_is_the_same_message() -> None:
+    async with served() as (_, browser):
         one, two = [
             await browser.call("POST", JOBS + "/messages", {"payload": "x", "dedup": "invoice-4711"})
             for _ in range(2)
@@ -84,11 +79,9 @@ def test_a_message_of_the_same_name_is_the_same_message() -> None:
         )
         assert other["code"] == "conflict"
 
-    in_cluster(test)
 
-
-def test_several_messages_of_all_kinds_of_payload_are_published_at_once() -> None:
-    async def test(client: Client, browser: Browser) -> None:
+async def test_several_messages_of_all_kinds_of_payload_are_published_at_once() -> None:
+    async with served() as (_, browser):
         raw = base64.b64encode(b"\x00\xff").decode()
         messages = [
             {"payload": ""},
@@ -103,8 +96,6 @@ def test_several_messages_of_all_kinds_of_payload_are_published_at_once() -> Non
         got = (await browser.call("POST", GROUP + "/fetch", {"max_messages": 9, "max_wait": 1}))["messages"]
         payloads = {message["id"]: message["payload"] or message["payload_base64"] for message in got}
         assert [payloads[result["id"]] for result in made["results"][:3]] == [None, raw, '{"a":[1]}']
-
-    in_cluster(test)
 
 
 @pytest.mark.parametrize(
@@ -139,10 +130,10 @@ def test_several_messages_of_all_kinds_of_payload_are_published_at_once() -> Non
         ("HEAD", "/v1/nothing", None, 404, "not-found", "openapi.json"),
     ],
 )
-def test_wrong_requests_are_refused_with_the_wrong_value_and_a_remedy(
+async def test_wrong_requests_are_refused_with_the_wrong_value_and_a_remedy(
     method: str, path: str, body: Any, status: int, code: str, named: str
 ) -> None:
-    async def test(client: Client, browser: Browser) -> None:
+    async with served() as (client, browser):
         await client.create_topic("jobs")
         await client.create_group("jobs", "g")
         data = b"" if body is None else json.dumps(body).encode()
@@ -158,11 +149,9 @@ def test_wrong_requests_are_refused_with_the_wrong_value_and_a_remedy(
         assert other.status == 415
         assert "415" in document()["components"]["responses"]
 
-    in_cluster(test)
 
-
-def test_receipts_are_settled_one_by_one_and_each_says_how() -> None:
-    async def test(client: Client, browser: Browser) -> None:
+async def test_receipts_are_settled_one_by_one_and_each_says_how() -> None:
+    async with served() as (client, browser):
         for number in range(5):
             await client.publish("jobs", b"%d" % number)
         got = (await browser.call("POST", GROUP + "/fetch", {"max_messages": 5, "max_wait": 2}))["messages"]
@@ -186,11 +175,9 @@ def test_receipts_are_settled_one_by_one_and_each_says_how() -> None:
         lost = await browser.call("POST", "/v1/receipts/extend", {"receipts": [three]})
         assert lost["results"][0]["problem"]["code"] == "hold-lost"
 
-    in_cluster(test)
 
-
-def test_dead_letters_are_counted_redriven_and_purged() -> None:
-    async def test(client: Client, browser: Browser) -> None:
+async def test_dead_letters_are_counted_redriven_and_purged() -> None:
+    async with served() as (client, browser):
         for number in range(6):
             await client.publish("jobs", b"%d" % number)
         messages = await client.fetch("jobs", "g", max_messages=6, min_messages=6, max_wait=2)
@@ -214,11 +201,9 @@ def test_dead_letters_are_counted_redriven_and_purged() -> None:
         assert [message["payload"] for message in peek["messages"]] == ["3"]
         assert (peek["looked_at"], peek["of"], peek["complete"]) == (6, 6, True)
 
-    in_cluster(test)
 
-
-def test_groups_are_created_and_rewound_and_a_rewind_is_counted_before() -> None:
-    async def test(client: Client, browser: Browser) -> None:
+async def test_groups_are_created_and_rewound_and_a_rewind_is_counted_before() -> None:
+    async with served() as (client, browser):
         await client.create_topic("jobs", retention=3600)
         await browser.call("PUT", GROUP, {"start": "earliest"})
         await client.publish("jobs", b"x")
@@ -236,11 +221,9 @@ def test_groups_are_created_and_rewound_and_a_rewind_is_counted_before() -> None
         (topic,) = (await browser.call("GET", "/v1/topics"))["topics"]
         assert (topic["name"], topic["retention"], topic["groups"]) == ("jobs", 3600.0, ["g"])
 
-    in_cluster(test)
 
-
-def test_a_long_poll_whose_client_has_left_takes_no_message_along() -> None:
-    async def test(client: Client, browser: Browser) -> None:
+async def test_a_long_poll_whose_client_has_left_takes_no_message_along() -> None:
+    async with served() as (client, browser):
         await client.create_topic("jobs")
         await client.create_group("jobs", "g")
         hang_up = trio.Event()
@@ -253,11 +236,9 @@ def test_a_long_poll_whose_client_has_left_takes_no_message_along() -> None:
         (message,) = await client.fetch("jobs", "g", max_wait=1)
         assert message.attempt == 1
 
-    in_cluster(test)
 
-
-def test_head_is_get_and_of_a_tail_it_has_an_end() -> None:
-    async def test(client: Client, browser: Browser) -> None:
+async def test_head_is_get_and_of_a_tail_it_has_an_end() -> None:
+    async with served() as (client, browser):
         await client.create_topic("jobs")
         await client.create_group("jobs", "g")
         for url in ("/v1/topics", "/v1/openapi.json", GROUP + "/messages", GROUP + "/backlog"):
@@ -266,11 +247,9 @@ def test_head_is_get_and_of_a_tail_it_has_an_end() -> None:
         answer = await browser.ask("HEAD", GROUP + "/tail")
         assert (answer.status, answer.headers["content-type"]) == (200, "text/event-stream")
 
-    in_cluster(test)
 
-
-def test_a_tail_is_events_and_ends_with_its_client() -> None:
-    async def test(client: Client, browser: Browser) -> None:
+async def test_a_tail_is_events_and_ends_with_its_client() -> None:
+    async with served() as (client, browser):
         await client.create_topic("jobs", retention=3600)
         await client.create_group("jobs", "g")
         hang_up, chunks = trio.Event(), []
@@ -290,25 +269,20 @@ def test_a_tail_is_events_and_ends_with_its_client() -> None:
         assert chunks.count(b": alive\n\n") == 2
         assert (await client.backlog("jobs", "g")).held == 0
 
-    in_cluster(test)
 
-
-def test_a_token_is_needed_where_the_nodes_have_clients(tmp_path: Path) -> None:
+async def test_a_token_is_needed_where_the_nodes_have_clients(tmp_path: Path) -> None:
     token, digest = new_token("alice")
     write_clients(tmp_path / "clients.toml", {"alice": Entry(digest, publish=("*",))})
 
-    async def main() -> None:
-        settings = {"clients_file": str(tmp_path / "clients.toml"), "token": "gateway.x"}
-        async with gateway(**settings) as (_, _, browser):
-            for wrong in ({}, {"authorization": "Bearer alice.x"}, {"authorization": "Basic YTpi"}):
-                browser.headers = wrong
-                answer = await browser.get("/v1/topics")
-                assert (answer.status, answer.json["code"]) == (401, "unauthorized")
-                assert answer.headers["www-authenticate"] == "Bearer"
-            browser.headers = {"authorization": f"Bearer {token}"}
-            assert (await browser.get("/v1/topics")).status == 200
-
-    run(main)
+    settings = {"clients_file": str(tmp_path / "clients.toml"), "token": "gateway.x"}
+    async with gateway(**settings) as (_, _, browser):
+        for wrong in ({}, {"authorization": "Bearer alice.x"}, {"authorization": "Basic YTpi"}):
+            browser.headers = wrong
+            answer = await browser.get("/v1/topics")
+            assert (answer.status, answer.json["code"]) == (401, "unauthorized")
+            assert answer.headers["www-authenticate"] == "Bearer"
+        browser.headers = {"authorization": f"Bearer {token}"}
+        assert (await browser.get("/v1/topics")).status == 200
 
 
 def test_every_answer_is_as_the_document_says() -> None:
@@ -331,29 +305,26 @@ def test_every_answer_is_as_the_document_says() -> None:
     assert (document()["security"], document(is_open=True)["security"]) == ([{"token": []}], [{}])
 
 
-def test_a_gateway_that_stops_says_so_and_that_others_may_be_asked() -> None:
-    async def main() -> None:
-        nodes = cluster(1)
-        async with nodes as client, running(Settings(nodes=("a:1",)), lambda user: nodes.connect()) as made:
-            await client.create_topic("jobs")
-            browser = Browser(make_app(made))
-            answers = []
+async def test_a_gateway_that_stops_says_so_and_that_others_may_be_asked() -> None:
+    nodes = cluster(1)
+    async with nodes as client, running(Settings(nodes=("a:1",)), lambda user: nodes.connect()) as made:
+        await client.create_topic("jobs")
+        browser = Browser(make_app(made))
+        answers = []
 
-            async def wait() -> None:
-                answers.append(await browser.call("POST", GROUP + "/fetch", {"max_wait": 20}, status=503))
+        async def wait() -> None:
+            answers.append(await browser.call("POST", GROUP + "/fetch", {"max_wait": 20}, status=503))
 
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(wait)
-                await trio.sleep(1)
-                made.stopping.set()
-            assert (answers[0]["code"], "another gateway" in answers[0]["remedy"]) == ("stopping", True)
-        assert problem_of(Closed("x")).status == sqs_error(Closed("x")).status == 503
-
-    run(main)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            await trio.sleep(1)
+            made.stopping.set()
+        assert (answers[0]["code"], "another gateway" in answers[0]["remedy"]) == ("stopping", True)
+    assert problem_of(Closed("x")).status == sqs_error(Closed("x")).status == 503
 
 
-def test_headers_and_values_that_no_message_may_have_are_refused() -> None:
-    async def test(client: Client, browser: Browser) -> None:
+async def test_headers_and_values_that_no_message_may_have_are_refused() -> None:
+    async with served() as (_, browser):
         for message in ({"payload": "x", "headers": {"n": 2**64}}, {"payload": "x", "headers": {"": 1}}):
             refused = await browser.call("POST", JOBS + "/messages", message, status=400)
             assert refused["code"] == "usage", refused
@@ -364,27 +335,23 @@ def test_headers_and_values_that_no_message_may_have_are_refused() -> None:
         for body in (b'{"payload": "\\ud800"}', b'{"json": 1e999}', b'{"payload": "x", "key": "\\udfff"}'):
             assert (await browser.ask("POST", JOBS + "/messages", body)).status == 400, body
 
-    in_cluster(test)
 
-
-def test_an_answer_has_4_mib_of_messages_that_were_looked_at() -> None:
-    async def test(client: Client, browser: Browser) -> None:
+async def test_an_answer_has_4_mib_of_messages_that_were_looked_at() -> None:
+    async with served() as (client, browser):
         for _ in range(6):
             await client.publish("jobs", 1_000_000 * b"x")
         answer = await browser.call("GET", GROUP + "/messages?which=all&limit=10")
         assert (len(answer["messages"]), answer["complete"]) == (4, False)
 
-    in_cluster(test)
 
-
-def test_long_work_asks_for_turns_between_its_items(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_long_work_asks_for_turns_between_its_items(monkeypatch: pytest.MonkeyPatch) -> None:
     turns = 0
 
     async def turn() -> None:
         nonlocal turns
         turns += 1
 
-    async def test(client: Client, browser: Browser) -> None:
+    async with served() as (client, browser):
         await client.producer("jobs").publish_many([b"x"] * 5)
         await client.create_group("jobs", "g")
         monkeypatch.setattr(shares, "turn", turn)
@@ -406,15 +373,11 @@ def test_long_work_asks_for_turns_between_its_items(monkeypatch: pytest.MonkeyPa
         assert (await browser.get("/console/group?topic=jobs&group=g")).status == 200
         assert turns - before >= 5
 
-    in_cluster(test)
 
-
-def test_forged_receipts_make_no_work_for_the_collector() -> None:
-    async def test(client: Client, browser: Browser) -> None:
+async def test_forged_receipts_make_no_work_for_the_collector() -> None:
+    async with served() as (_, browser):
         body = {"receipts": ["QQ" * 60] * 200}
         await browser.call("POST", "/v1/receipts/ack", body)
         gc.collect()
         await browser.call("POST", "/v1/receipts/ack", body)
         assert gc.collect() < 200
-
-    in_cluster(test)
