@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 import gc
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ import trio
 pytest.importorskip("starlette", reason="the extra quorumq[gateway] is not installed")
 pytest.importorskip("hypercorn", reason="the extra quorumq[gateway] is not installed")
 
-from quorumq.client import Client, Closed
+from quorumq.client import Closed
 from quorumq.gateway import shares
 from quorumq.gateway.app import make_app
 from quorumq.gateway.gateway import running
@@ -33,14 +31,8 @@ JOBS = "/v1/topics/jobs"
 GROUP = JOBS + "/groups/g"
 
 
-@asynccontextmanager
-async def served() -> AsyncIterator[tuple[Client, Browser]]:
-    async with gateway() as (_, client, browser):
-        yield client, browser
-
-
 async def test_a_message_goes_from_a_publish_to_its_ack() -> None:
-    async with served() as (_, browser):
+    async with gateway() as (_, _, browser):
         message = {"payload": "grüße", "key": "k", "headers": {"tenant": "7", "n": 3}}
         made = await browser.call("POST", JOBS + "/messages", message, status=201)
         (got,) = (await browser.call("POST", GROUP + "/fetch", {"max_wait": 1}))["messages"]
@@ -57,7 +49,7 @@ async def test_a_message_goes_from_a_publish_to_its_ack() -> None:
 
 
 async def test_batches_of_one_user_share_a_session_and_keep_their_order() -> None:
-    async with served() as (_, browser):
+    async with gateway() as (_, _, browser):
         ids = []
         for _ in range(3):
             messages = [{"payload": str(number)} for number in range(20)]
@@ -68,7 +60,7 @@ async def test_batches_of_one_user_share_a_session_and_keep_their_order() -> Non
 
 
 async def test_a_message_of_the_same_name_is_the_same_message() -> None:
-    async with served() as (_, browser):
+    async with gateway() as (_, _, browser):
         one, two = [
             await browser.call("POST", JOBS + "/messages", {"payload": "x", "dedup": "invoice-4711"})
             for _ in range(2)
@@ -81,7 +73,7 @@ async def test_a_message_of_the_same_name_is_the_same_message() -> None:
 
 
 async def test_several_messages_of_all_kinds_of_payload_are_published_at_once() -> None:
-    async with served() as (_, browser):
+    async with gateway() as (_, _, browser):
         raw = base64.b64encode(b"\x00\xff").decode()
         messages = [
             {"payload": ""},
@@ -133,7 +125,7 @@ async def test_several_messages_of_all_kinds_of_payload_are_published_at_once() 
 async def test_wrong_requests_are_refused_with_the_wrong_value_and_a_remedy(
     method: str, path: str, body: Any, status: int, code: str, named: str
 ) -> None:
-    async with served() as (client, browser):
+    async with gateway() as (_, client, browser):
         await client.create_topic("jobs")
         await client.create_group("jobs", "g")
         data = b"" if body is None else json.dumps(body).encode()
@@ -151,7 +143,7 @@ async def test_wrong_requests_are_refused_with_the_wrong_value_and_a_remedy(
 
 
 async def test_receipts_are_settled_one_by_one_and_each_says_how() -> None:
-    async with served() as (client, browser):
+    async with gateway() as (_, client, browser):
         for number in range(5):
             await client.publish("jobs", b"%d" % number)
         got = (await browser.call("POST", GROUP + "/fetch", {"max_messages": 5, "max_wait": 2}))["messages"]
@@ -177,7 +169,7 @@ async def test_receipts_are_settled_one_by_one_and_each_says_how() -> None:
 
 
 async def test_dead_letters_are_counted_redriven_and_purged() -> None:
-    async with served() as (client, browser):
+    async with gateway() as (_, client, browser):
         for number in range(6):
             await client.publish("jobs", b"%d" % number)
         messages = await client.fetch("jobs", "g", max_messages=6, min_messages=6, max_wait=2)
@@ -203,7 +195,7 @@ async def test_dead_letters_are_counted_redriven_and_purged() -> None:
 
 
 async def test_groups_are_created_and_rewound_and_a_rewind_is_counted_before() -> None:
-    async with served() as (client, browser):
+    async with gateway() as (_, client, browser):
         await client.create_topic("jobs", retention=3600)
         await browser.call("PUT", GROUP, {"start": "earliest"})
         await client.publish("jobs", b"x")
@@ -223,7 +215,7 @@ async def test_groups_are_created_and_rewound_and_a_rewind_is_counted_before() -
 
 
 async def test_a_long_poll_whose_client_has_left_takes_no_message_along() -> None:
-    async with served() as (client, browser):
+    async with gateway() as (_, client, browser):
         await client.create_topic("jobs")
         await client.create_group("jobs", "g")
         hang_up = trio.Event()
@@ -238,7 +230,7 @@ async def test_a_long_poll_whose_client_has_left_takes_no_message_along() -> Non
 
 
 async def test_head_is_get_and_of_a_tail_it_has_an_end() -> None:
-    async with served() as (client, browser):
+    async with gateway() as (_, client, browser):
         await client.create_topic("jobs")
         await client.create_group("jobs", "g")
         for url in ("/v1/topics", "/v1/openapi.json", GROUP + "/messages", GROUP + "/backlog"):
@@ -249,7 +241,7 @@ async def test_head_is_get_and_of_a_tail_it_has_an_end() -> None:
 
 
 async def test_a_tail_is_events_and_ends_with_its_client() -> None:
-    async with served() as (client, browser):
+    async with gateway() as (_, client, browser):
         await client.create_topic("jobs", retention=3600)
         await client.create_group("jobs", "g")
         hang_up, chunks = trio.Event(), []
@@ -324,7 +316,7 @@ async def test_a_gateway_that_stops_says_so_and_that_others_may_be_asked() -> No
 
 
 async def test_headers_and_values_that_no_message_may_have_are_refused() -> None:
-    async with served() as (_, browser):
+    async with gateway() as (_, _, browser):
         for message in ({"payload": "x", "headers": {"n": 2**64}}, {"payload": "x", "headers": {"": 1}}):
             refused = await browser.call("POST", JOBS + "/messages", message, status=400)
             assert refused["code"] == "usage", refused
@@ -337,7 +329,7 @@ async def test_headers_and_values_that_no_message_may_have_are_refused() -> None
 
 
 async def test_an_answer_has_4_mib_of_messages_that_were_looked_at() -> None:
-    async with served() as (client, browser):
+    async with gateway() as (_, client, browser):
         for _ in range(6):
             await client.publish("jobs", 1_000_000 * b"x")
         answer = await browser.call("GET", GROUP + "/messages?which=all&limit=10")
@@ -351,7 +343,7 @@ async def test_long_work_asks_for_turns_between_its_items(monkeypatch: pytest.Mo
         nonlocal turns
         turns += 1
 
-    async with served() as (client, browser):
+    async with gateway() as (_, client, browser):
         await client.producer("jobs").publish_many([b"x"] * 5)
         await client.create_group("jobs", "g")
         monkeypatch.setattr(shares, "turn", turn)
@@ -375,7 +367,7 @@ async def test_long_work_asks_for_turns_between_its_items(monkeypatch: pytest.Mo
 
 
 async def test_forged_receipts_make_no_work_for_the_collector() -> None:
-    async with served() as (_, browser):
+    async with gateway() as (_, _, browser):
         body = {"receipts": ["QQ" * 60] * 200}
         await browser.call("POST", "/v1/receipts/ack", body)
         gc.collect()

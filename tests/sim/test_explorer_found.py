@@ -2,69 +2,50 @@
 
 from __future__ import annotations
 
-from quorumq.core.messages import Envelope, Fetch, FetchReply, OpenSession, Publish, RemoteFetchReply
-from quorumq.core.messages.effects import Received
-from quorumq.core.values.types import PartitionId
+from quorumq.core.messages import RemoteFetchReply
+from quorumq.core.partition.replica import Replica
 from tests.core.cluster import Cluster
+from tests.core.network import hand_over, held_back
+from tests.core.steps import fetch, published, receipts
+
+
+def with_an_outsider() -> tuple[Cluster, str, list[Replica]]:
+    """Return a cluster with one message, a node without a replica of it, and the replicas."""
+    cluster = Cluster(4)
+    published(cluster, 1)
+    replicas = {name: replica for name, core in cluster.nodes.items() for replica in core.replicas.values()}
+    (outsider,) = cluster.nodes.keys() - replicas.keys()
+    return cluster, outsider, [*replicas.values()]
 
 
 def test_a_doubled_answer_of_another_node_gives_nothing_back() -> None:
     """`explore --scenario remote`: the second copy of a RemoteFetchReply released the delivery of the first copy."""
-    cluster = Cluster(4)
-    topic = cluster.topic()
-    members = topic.replicas[0]
-    outsider = next(name for name in cluster.names if name not in members)
-    session = cluster.ask(members[0], OpenSession())
-    cluster.ask(members[0], Publish(cluster.batch(topic, session.producer_id, 0, [b"work"])))
-    answers: list[tuple[str, RemoteFetchReply]] = []
+    cluster, outsider, replicas = with_an_outsider()
+    answers: list[tuple[str, str, object]] = []
 
-    def listen(sender: str, to: str, message: object) -> bool:
-        if isinstance(message, RemoteFetchReply):
-            answers.append((sender, message))
+    def listen(*message: object) -> bool:
+        if isinstance(message[2], RemoteFetchReply):
+            answers.append(message)
         return False
 
     cluster.drop = listen
-    fetch = Fetch(("jobs",), "g", 1, 1 << 20, 1, 0.0, 30.0, cluster.now.mono)
-    reply = cluster.ask(outsider, fetch)
-    assert isinstance(reply, FetchReply)
-    assert reply.slices
-    ((leg, answer),) = answers
-
-    there, here = cluster.nodes[leg].state.incarnation, cluster.nodes[outsider].state.incarnation
-    cluster.feed(outsider, Received(Envelope(leg, there, outsider, here, 0, answer)))
-
-    span = reply.slices[0].deliveries[0].receipt.span
-    for member in members:
-        view = cluster.nodes[member].replicas[PartitionId(topic.id, 0)].group("g")
-        assert view.held(span), f"{member} lost the hold of a live delivery"
+    ((receipt, _),) = receipts(cluster.ask(outsider, fetch()))
+    ((*answer,),) = answers
+    hand_over(cluster, *answer)
+    for replica in replicas:
+        assert replica.group("g").held(receipt.span), "a live delivery lost its hold"
 
 
 def test_an_answer_that_comes_after_its_leg_was_called_off_is_given_back_once() -> None:
-    cluster = Cluster(4)
-    topic = cluster.topic()
-    members = topic.replicas[0]
-    outsider = next(name for name in cluster.names if name not in members)
-    session = cluster.ask(members[0], OpenSession())
-    cluster.ask(members[0], Publish(cluster.batch(topic, session.producer_id, 0, [b"work"])))
-    late: list[tuple[str, RemoteFetchReply]] = []
-
-    def hold_back(sender: str, to: str, message: object) -> bool:
-        if isinstance(message, RemoteFetchReply):
-            late.append((sender, message))
-            return True
-        return False
-
-    cluster.drop = hold_back
-    key = cluster.submit(outsider, Fetch(("jobs",), "g", 1, 1 << 20, 1, 0.0, 30.0, cluster.now.mono))
+    cluster, outsider, replicas = with_an_outsider()
+    late = held_back(cluster, lambda sender, to, message: isinstance(message, RemoteFetchReply))
+    key = cluster.submit(outsider, fetch())
     cluster.advance(6.0)
     assert key in cluster.replies
-    leg, answer = next(item for item in late if item[1].slices)
-    there, here = cluster.nodes[leg].state.incarnation, cluster.nodes[outsider].state.incarnation
-    cluster.feed(outsider, Received(Envelope(leg, there, outsider, here, 0, answer)))
-
-    span = answer.slices[0].deliveries[0].receipt.span
-    for member in members:
-        view = cluster.nodes[member].replicas[PartitionId(topic.id, 0)].group("g")
-        held = [lease for _, lease in view.held(span)]
-        assert all(lease.owner != answer.slices[0].deliveries[0].receipt.owner for lease in held)
+    leg, to, answer = next(item for item in late if item[2].slices)
+    hand_over(cluster, leg, to, answer)
+    (delivery,) = answer.slices[0].deliveries
+    for replica in replicas:
+        held = [lease for _, lease in replica.group("g").held(delivery.receipt.span)]
+        assert all(lease.owner != delivery.receipt.owner for lease in held)
     assert answer.round not in cluster.nodes[outsider].context.called_off
