@@ -106,9 +106,7 @@ class Inflicter:
         serves = {name: self.cluster.serves(name) for name in self.cluster.nodes}
         if fault.links:
             return any(serves.get(one, True) and serves.get(two, True) for one, two in fault.links)
-        if fault.kind == "pause":
-            return any(serves.values())
-        if fault.kind == "add":
+        if fault.kind in ("pause", "add"):
             return any(serves.values())
         return any(serves[name] and not self.busy[name] for name in fault.nodes)
 
@@ -218,19 +216,11 @@ class Inflicter:
             await self.moves.move(fault.nodes[0], int(fault.amount))
 
     async def do_add(self, fault: Fault) -> None:
-        """Have a node join the cluster."""
+        """Have a node join the cluster, give away all that it has, or leave."""
         if self.members is not None:
-            await self.members.add(fault.nodes[0])
+            await getattr(self.members, fault.kind)(fault.nodes[0])
 
-    async def do_drain(self, fault: Fault) -> None:
-        """Have a node give away all that it has."""
-        if self.members is not None:
-            await self.members.drain(fault.nodes[0])
-
-    async def do_remove(self, fault: Fault) -> None:
-        """Have a node leave the cluster."""
-        if self.members is not None:
-            await self.members.remove(fault.nodes[0])
+    do_drain = do_remove = do_add
 
     async def do_slow_disk(self, fault: Fault) -> None:
         """Make every fsync take many times as long."""
