@@ -11,10 +11,8 @@ from quorumq.core.messages.effects import Effect, Event, Gone, Persist, Send
 from quorumq.core.messages.records import BallotAtStop
 from quorumq.core.node.nodecore import NodeCore
 from quorumq.core.partition import fate
-from quorumq.core.partition.fate import RuleContext
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.learning import Learning
-from quorumq.core.partition.lease import Ballots
 from quorumq.core.partition.recall import Recall
 from quorumq.core.partition.replica import Replica
 from quorumq.core.partition.views import Views
@@ -22,7 +20,7 @@ from quorumq.core.requests.deliveries import Won
 from quorumq.core.requests.fetch import FetchCoordinator
 from quorumq.core.requests.settle import AckCoordinator, Ballot
 from quorumq.core.values import types
-from quorumq.core.values.types import Kind, Now, Owner, Record, Span
+from quorumq.core.values.types import Kind, Now, Span
 from sim.explorer.scenario import Budget, Scenario
 from sim.rules.rule import Rule
 from sim.rules.scripts import (
@@ -42,15 +40,11 @@ from sim.rules.scripts import (
     restarted,
     won,
 )
-from sim.rules.stand_ins import after, no_hold_outlives, nothing
+from sim.rules.stand_ins import Before, after, around, no_hold_outlives, nothing
 
 
 def deliver_what_was_won(self: FetchCoordinator, replica: Replica, won: Won, now: Now) -> list[Span]:
     return [] if now.mono >= won.expires else [won.span]
-
-
-def rank_by_n(record: Record) -> tuple[int, int, int]:
-    return (record.generation, record.n, int(record.kind))
 
 
 def acked_once(enough: Callable[[Ballot, int], object]) -> Callable[..., str | None]:
@@ -66,16 +60,8 @@ def acked_once(enough: Callable[[Ballot, int], object]) -> Callable[..., str | N
     return outcome_of
 
 
-def exclusive_without_memory(ballots: Ballots, context: RuleContext, owner: Owner) -> bool:
-    return ballots.highest is None or ballots.highest <= owner.ballot
-
-
 def restore_the_min_ballot_alone(self: GroupView, min_ballot: int, kept: Iterable[BallotAtStop]) -> None:
     self.min_ballot = min_ballot
-
-
-def without_ballots(holds: list[Any]) -> list[Any]:
-    return [held._replace(ballot=(0, "")) for held in holds]
 
 
 def redrive_dropped(self: Replica, sender: str, message: Any, now: Any) -> list[Any]:
@@ -83,14 +69,12 @@ def redrive_dropped(self: Replica, sender: str, message: Any, now: Any) -> list[
     return [Persist((), (Send(sender, MergeReply(message.round, spans, (), "", self.vector())),))]
 
 
-def discard_absent(self: NodeCore, event: Event, now: Now) -> list[Effect]:
-    effects = _on_event(self, event, now)
+def discard_absent(before: Before, self: NodeCore, event: Event, now: Now) -> list[Effect]:
+    effects = before(self, event, now)
     if isinstance(event, Gone):
         self.context.costly.drop(event.key)
     return effects
 
-
-_on_event = NodeCore._on_event
 
 RULES: tuple[Rule, ...] = (
     Rule(
@@ -157,7 +141,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "nothing-overtakes-acked",
         "ACKED is above every other record, whatever its n",
-        ((types, "record_rank", rank_by_n),),
+        ((types, "record_rank", lambda record: (record.generation, record.n, int(record.kind))),),
         scenario=Scenario(
             "overtake",
             "a minority's DEAD is redriven after another delivery was acked",
@@ -171,7 +155,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "ack-ends-own-hold",
         "an ACK ends only the hold of its own delivery",
-        ((fate, "outlives", no_hold_outlives(Kind.ACKED)),),
+        (no_hold_outlives(Kind.ACKED),),
         scenario=Scenario(
             "ack-rewind",
             "an expired delivery is acked beside a live one, and the group is rewound",
@@ -203,7 +187,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "min-ballot-is-not-exclusive",
         "a replica that was started again is exclusive only for ballots above its minimum ballot",
-        ((fate, "exclusive", exclusive_without_memory),),
+        ((fate, "exclusive", lambda ballots, _, owner: (ballots.highest or owner.ballot) <= owner.ballot),),
         scenario=Scenario(
             "forgotten-verdict",
             "an expired delivery is acked, and a live one extended, after the live one's voter was started again",
@@ -241,7 +225,7 @@ RULES: tuple[Rule, ...] = (
         "stop-forgets-ballots",
         "a clean stop keeps the ballots of its holds",
         (
-            (Recall, "holds_at_stop", after(Recall.holds_at_stop, without_ballots)),
+            after(Recall, "holds_at_stop", lambda holds: [held._replace(ballot=(0, "")) for held in holds]),
             (GroupView, "memory_at_stop", lambda self: ()),
         ),
     ),
@@ -258,7 +242,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "repair-not-journaled",
         "what is learned by read repair is in the journal",
-        ((Learning, "repair", after(Learning.repair, nothing)),),
+        (after(Learning, "repair", nothing),),
     ),
     Rule(
         "redrive-forgotten",
@@ -268,6 +252,6 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "forgets-who-left",
         "what has begun goes on to its end although its client is gone",
-        ((NodeCore, "_on_event", discard_absent),),
+        (around(NodeCore, "_on_event", discard_absent),),
     ),
 )

@@ -11,17 +11,33 @@ from quorumq.core.messages import GroupsRequest
 from quorumq.core.messages.effects import Effect
 from quorumq.core.partition import hold_recovery
 from quorumq.core.partition.closing import Closing
-from quorumq.core.partition.replica import Replica
 from quorumq.core.recovery import joining, resync, trust
 from quorumq.core.recovery.resync import Resync
 from quorumq.core.requests import registers, registration
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.moving import LayoutCoordinator
 from quorumq.core.values.types import Machines, NodeId, Now, PartitionId, Topic
-from sim.explorer.scenario import NO_FETCH, Budget, Scenario
-from sim.rules.moves import QUARANTINE_OVER, adopt, asked, joined, moving, tells_early, told
+from sim.explorer.scenario import Budget, Scenario, Script
+from sim.rules.moves import QUARANTINE_OVER, adopt, asked, joined, moving, told
 from sim.rules.rule import Rule
-from sim.rules.scripts import A, B, C, D, E, acked_at, answered, links, promised, ran_out, restarted, won
+from sim.rules.scripts import (
+    A,
+    B,
+    C,
+    D,
+    E,
+    acked_at,
+    answered,
+    chosen,
+    links,
+    of_operators,
+    promised,
+    ran_out,
+    registered,
+    restarted,
+    won,
+)
+from sim.rules.stand_ins import Before, around
 from sim.rules.topics import newer
 
 
@@ -38,25 +54,19 @@ def all_present(
     return tuple(members for sets in present_sets(topic, nodes, machines) for members in sets)
 
 
-def adopts_at_once(self: LayoutCoordinator, context: Context, now: Now) -> list[Effect]:
+def adopts_at_once(before: Before, self: LayoutCoordinator, context: Context, now: Now) -> list[Effect]:
     topic = context.catalogue.topics[self.topic.id]
     if topic.next_layout is None:
-        return _start(self, context, now)
+        return before(self, context, now)
     adopted = with_layout(topic, topic.next_layout)._replace(next_layout=None)
-    return context.take_in_topic(adopted, now) + _start(self, context, now)
-
-
-_start = LayoutCoordinator.start
+    return context.take_in_topic(adopted, now) + before(self, context, now)
 
 
 def tells_all(
-    known: Catalogue, joining: Iterable[bytes], sender: NodeId, message: GroupsRequest
+    before: Before, known: Catalogue, joining: Iterable[bytes], sender: NodeId, message: GroupsRequest
 ) -> list[Effect]:
     layouts = peer_groups.layouts_of(known, message.topics)
-    return _tell(known, (), sender, message._replace(layouts=layouts))
-
-
-_tell = peer_groups.tell
+    return before(known, (), sender, message._replace(layouts=layouts))
 
 
 def layout_by_stamp(ours: Topic, theirs: Topic) -> Topic:
@@ -66,11 +76,8 @@ def layout_by_stamp(ours: Topic, theirs: Topic) -> Topic:
     return merged._replace(replicas=last.replicas, layout=last.layout, next_layout=last.next_layout)
 
 
-def tells_in_quarantine(replica: Replica, epoch: int, now: Now) -> bool:
-    return replica.epoch == epoch
-
-
 def lacks_of_either_set(
+    before: Before,
     self: Resync,
     context: Context,
     members: tuple[NodeId, ...],
@@ -80,13 +87,27 @@ def lacks_of_either_set(
     replica = context.replicas.get(partition) if partition is not None else None
     if needed is None and replica is not None and joining.may_join(context, replica):
         return 0
-    return _lacking(self, context, members, partition, needed)
-
-
-_lacking = Resync.lacking
+    return before(self, context, members, partition, needed)
 
 
 FIVE = (A, B, C, D, E)
+
+
+def told_and_emptied(name: str, about: str, steps: Script) -> Scenario:
+    """Return a scenario in which c moves the only slot to d, by these steps, and loses its disk once it has told d."""
+    return Scenario(
+        name,
+        about,
+        nodes=(A, B, C, D),
+        later=(D,),
+        rf=1,
+        budget=Budget(attempts=0, resyncs=1),
+        operators=(("move c d", C),),
+        restart_nodes=(C,),
+        give_up=False,
+        script=(("ask", C, "move c d", 0), *steps, *told(D, C), ("lose", C), *links(C, A, B)),
+    )
+
 
 CLOSED_BESIDE_A_RETRY = Scenario(
     "move-close",
@@ -105,15 +126,13 @@ RULES = (
         "move-deletion-of-each-set",
         "a deletion needs a majority of the set before a move, too",
         ((registers, "all_sets", all_present),),
-        scenario=Scenario(
+        scenario=of_operators(
             "move-delete",
             "c's slot goes to d, and the topic is deleted through d",
+            ("delete", D),
             nodes=FIVE,
             move=(C, D),
-            budget=NO_FETCH,
-            operators=(("delete", D),),
             stored_on=(A, B, C),
-            give_up=False,
             script=(*adopt(A, D), ("ask", D, "delete", 0), *answered("PutTopic", "PutReply", D, A, E)),
         ),
     ),
@@ -121,21 +140,19 @@ RULES = (
         "move-group-of-each-set",
         "a group is there once a majority of the set before a move has it, too",
         ((registration, "required_sets", present_sets),),
-        scenario=Scenario(
+        scenario=of_operators(
             "move-group",
             "c's slot goes to d; a first FETCH through d",
+            ("read", A),
             nodes=FIVE,
             move=(C, D),
-            budget=NO_FETCH,
-            operators=(("read", A),),
-            give_up=False,
             script=(*adopt(A, D), ("ask", A, "read", 0), *answered("Accept", "ProposalReply", A, D, E)),
         ),
     ),
     Rule(
         "move-groups-of-its-layout",
         "a node tells its groups for RECLAIM only to those with its layout, and not while its slot is new",
-        ((peer_groups, "tell", tells_all),),
+        (around(peer_groups, "tell", tells_all),),
         scenario=Scenario(
             "move-reclaim",
             "c's slot goes to d; a0 runs out, a rewind is OK at a and c, b gets the ACK of a0, and reclaims",
@@ -150,15 +167,11 @@ RULES = (
             script=(
                 *ran_out(B),
                 ("ask", A, "rewind"),
-                *answered("Prepare", "ProposalReply", A, C),
-                *answered("Accept", "ProposalReply", A, C),
-                *answered("PutGroup", "PutReply", A, C),
+                *registered("PutGroup", A, C),
                 ("ask", B, "ack", 0),
                 ("ask", C, "move c d", 0),
                 *answered("SlotRequest", "SlotReply", C, A, B),
-                *answered("Prepare", "ProposalReply", C, A),
-                *answered("Accept", "ProposalReply", C, A),
-                *answered("PutTopic", "PutReply", C, A),
+                *registered("PutTopic", C, A),
                 ("deliver", "PutTopic", C, B),
                 ("deliver", "PutTopic", C, D),
                 ("reclaim", B),
@@ -169,52 +182,21 @@ RULES = (
     Rule(
         "move-is-announced",
         "a layout is adopted only once a majority of the voters has it as chosen",
-        ((LayoutCoordinator, "start", adopts_at_once),),
-        scenario=Scenario(
+        (around(LayoutCoordinator, "start", adopts_at_once),),
+        scenario=told_and_emptied(
             "move-announced",
             "the only slot goes from c to d, which c tells before it loses its disk and hears a and b",
-            nodes=(A, B, C, D),
-            later=(D,),
-            rf=1,
-            budget=Budget(attempts=0, resyncs=1),
-            operators=(("move c d", C),),
-            restart_nodes=(C,),
-            give_up=False,
-            script=(
-                ("ask", C, "move c d", 0),
-                *answered("Prepare", "ProposalReply", C, A),
-                *answered("Accept", "ProposalReply", C, A),
-                ("may", "deliver", "PutTopic", C, D),
-                *told(D, C),
-                ("lose", C),
-                *links(C, A, B),
-            ),
+            (*chosen(C, A), ("may", "deliver", "PutTopic", C, D)),
         ),
     ),
     Rule(
         "resync-adopts-what-is-chosen",
         "a resync adopts a layout that is only chosen, and asks the nodes of that set",
         ((trust, "adopt_chosen", lambda context, now: []),),
-        scenario=Scenario(
+        scenario=told_and_emptied(
             "move-chosen",
             "the only slot goes from c to d, which c tells before it loses its disk; a has the layout as chosen",
-            nodes=(A, B, C, D),
-            later=(D,),
-            rf=1,
-            budget=Budget(attempts=0, resyncs=1),
-            operators=(("move c d", C),),
-            restart_nodes=(C,),
-            give_up=False,
-            script=(
-                ("ask", C, "move c d", 0),
-                *answered("Prepare", "ProposalReply", C, A),
-                *answered("Accept", "ProposalReply", C, A),
-                *answered("PutTopic", "PutReply", C, A),
-                ("deliver", "PutTopic", C, D),
-                *told(D, C),
-                ("lose", C),
-                *links(C, A, B),
-            ),
+            (*registered("PutTopic", C, A), ("deliver", "PutTopic", C, D)),
         ),
     ),
     Rule(
@@ -250,22 +232,20 @@ RULES = (
         "layout-outlives-changes",
         "a layout wins by its number, whatever the settings' stamps are",
         ((catalogue, "merge_topics", layout_by_stamp),),
-        scenario=Scenario(
+        scenario=of_operators(
             "move-alter",
             "c's slot goes to d, which a and b tell; an ALTER through c, which began before and does not know",
+            ("forbid", C),
             nodes=(A, B, C, D),
             later=(D,),
             move=(C, D),
-            budget=NO_FETCH,
-            operators=(("forbid", C),),
-            give_up=False,
             script=(("ask", C, "forbid", 0), *promised(C, A), *adopt(A, B, D), *told(D, A, B)),
         ),
     ),
     Rule(
         "move-holds-out-of-quarantine",
         "the node that had a slot tells its holds once it is out of quarantine itself",
-        ((hold_recovery, "is_teller", tells_in_quarantine),),
+        ((hold_recovery, "is_teller", lambda replica, epoch, now: replica.epoch == epoch),),
         scenario=moving(
             "move-restart",
             "a0 is live by the votes of a and c, c is started again, and its slot goes to d",
@@ -283,7 +263,7 @@ RULES = (
     Rule(
         "move-wiped-hears-the-present-set",
         "a new slot that loses its disk learns from the present set, not from the set before alone",
-        ((Resync, "lacking", lacks_of_either_set),),
+        (around(Resync, "lacking", lacks_of_either_set),),
         scenario=moving(
             "move-wiped",
             "c's slot goes to d, which a and c tell; b and d get the ACK of a0; d loses its disk, and hears a and c",
@@ -306,7 +286,7 @@ RULES = (
     Rule(
         "move-tells-no-more-closing",
         "who leaves has adopted the layout before it tells: it closes no producer id in the old one after that",
-        ((resync, "is_teller", tells_early),),
+        ((resync, "is_teller", lambda replica, message, sender: True),),
         scenario=CLOSED_BESIDE_A_RETRY,
     ),
     Rule(

@@ -11,7 +11,7 @@ from quorumq.core.values.types import Record, Stamp
 from sim.explorer.scenario import Budget, Scenario, Script
 from sim.rules.rule import Rule
 from sim.rules.scripts import RUN_OUT, A, B, C, answered, won
-from sim.rules.stand_ins import after
+from sim.rules.stand_ins import Before, after, around
 
 
 def keeping_one_life(delay: Delay | None, now: float, asked: Record) -> Delay | None:
@@ -20,22 +20,14 @@ def keeping_one_life(delay: Delay | None, now: float, asked: Record) -> Delay | 
     return delay if known else None
 
 
-def keeping_no_claim(delay: Delay | None, now: float, asked: Record) -> Delay | None:
+def keeping_no_claim(before: Before, delay: Delay | None, now: float, asked: Record) -> Delay | None:
     """Keep only messages that a REJECT has delayed."""
-    return None if delay is not None and delay.claim is not None else _keeping(delay, now, asked)
-
-
-_keeping = fate.keeping
+    return None if delay is not None and delay.claim is not None else before(delay, now, asked)
 
 
 def claim_of_any(delay: Delay | None, ballot: Stamp) -> Delay | None:
     """Return the claim, whichever delivery it is of."""
     return delay if delay is not None and delay.claim is not None else None
-
-
-def unwritten(extended: tuple[Any, list[Any]]) -> tuple[Any, list[Any]]:
-    """Return the same answer, and write nothing."""
-    return extended[0], []
 
 
 CLAIMED: Script = (*won(A, B), ("ask", A, "claim", 0), *answered("Extend", "ExtendReply", A, B))
@@ -62,7 +54,7 @@ RULES = (
     Rule(
         "claim-outlasts-its-hold",
         "while a claim stands, a replica grants no other ballot",
-        ((fate, "keeping", keeping_no_claim),),
+        (around(fate, "keeping", keeping_no_claim),),
         scenario=Scenario(
             "claim",
             "1 attempt claims the message at two of three nodes, its hold runs out, 1 attempt",
@@ -75,7 +67,7 @@ RULES = (
     Rule(
         "claim-is-durable",
         "a claim is on disk before it is answered for",
-        ((Replica, "on_extend", after(Replica.on_extend, unwritten)),),
+        (after(Replica, "on_extend", lambda extended: (extended[0], [])),),
         scenario=Scenario(
             "claim-restart",
             "1 attempt claims the message at two of three nodes, 1 crash, its hold runs out, 1 attempt",

@@ -16,27 +16,29 @@ from quorumq.core.requests.creation import CreateTopicCoordinator
 from quorumq.core.requests.proposing import Proposer, vote
 from quorumq.core.values.errors import Code
 from quorumq.core.values.types import Incarnation, NodeId, Now, Topic
-from sim.explorer.scenario import NO_FETCH, Budget, Scenario
+from sim.explorer.scenario import Budget
 from sim.rules.rule import Rule
-from sim.rules.scripts import A, B, C, D, E, answered
-from sim.rules.stand_ins import after, but, say_at_once, unwritten
+from sim.rules.scripts import A, B, C, D, E, answered, of_operators
+from sim.rules.stand_ins import Before, after, around, but, say_at_once, unwritten
 
 
-def propose_ours(self: Proposer, owner: Coordinator, context: Context, now: Now) -> list[Effect]:
+def propose_ours(
+    before: Before, self: Proposer, owner: Coordinator, context: Context, now: Now
+) -> list[Effect]:
     self.accepted = None
-    return _accept(self, owner, context, now)
+    return before(self, owner, context, now)
 
 
-def serve_ours(self: Proposer, owner: Coordinator, context: Context, now: Now) -> list[Effect]:
-    effects = _accept(self, owner, context, now)
+def serve_ours(
+    before: Before, self: Proposer, owner: Coordinator, context: Context, now: Now
+) -> list[Effect]:
+    effects = before(self, owner, context, now)
     assert isinstance(self.value, Topic)
     return context.take_in_topic(self.value, now) + effects
 
 
-_accept = Proposer.accept
-
-
 def refuse_outbid(
+    before: Before,
     self: CreateTopicCoordinator,
     context: Context,
     sender: NodeId,
@@ -49,13 +51,11 @@ def refuse_outbid(
     ours = self.proposer
     if ours is not None and theirs is not None and theirs.promised > ours.ballot and ours.value is not None:
         return self.finish(context, Failed(Code.CONFLICT, "somebody else creates it"))
-    return _on_voted(self, context, sender, incarnation, message, now)
-
-
-_on_voted = CreateTopicCoordinator.on_reply
+    return before(self, context, sender, incarnation, message, now)
 
 
 def count_refusals(
+    before: Before,
     self: Proposer,
     owner: Coordinator,
     context: Context,
@@ -67,10 +67,7 @@ def count_refusals(
     """Count every answer to the round that is open, with any content."""
     if message.error == Code.NOT_TRUSTED and self.round is not None and message.round == self.round.number:
         self.round.hear(sender, incarnation)
-    return _on_proposal_reply(self, owner, context, sender, incarnation, message, now)
-
-
-_on_proposal_reply = Proposer.on_reply
+    return before(self, owner, context, sender, incarnation, message, now)
 
 
 def accept_below_promise(
@@ -103,13 +100,7 @@ def vote_again(context: Context, sender: NodeId, message: Prepare | Accept, now:
 
 # --------------------------------------------------------------------------- the rules
 
-TWO_CREATIONS = Scenario(
-    "creations",
-    "2 creations of one name",
-    budget=NO_FETCH,
-    operators=(("create", A), ("create", C)),
-    give_up=False,
-)
+TWO_CREATIONS = of_operators("creations", "2 creations of one name", ("create", A), ("create", C))
 
 FORGETFUL_ACCEPTOR = replace(
     TWO_CREATIONS,
@@ -158,7 +149,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "creation-takes-over",
         "what was accepted under the highest ballot heard of is proposed, whoever asked for it",
-        ((Proposer, "accept", propose_ours),),
+        (around(Proposer, "accept", propose_ours),),
         scenario=TWO_CREATIONS,
     ),
     Rule(
@@ -184,42 +175,42 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "proposed-is-not-served",
         "nor is what is proposed: a creation that loses leaves nothing behind",
-        ((Proposer, "accept", serve_ours),),
+        (around(Proposer, "accept", serve_ours),),
         scenario=TWO_CREATIONS,
     ),
     Rule(
         "conflict-once-chosen",
         "`conflict` is answered only once another topic was chosen",
-        ((CreateTopicCoordinator, "on_reply", refuse_outbid),),
+        (around(CreateTopicCoordinator, "on_reply", refuse_outbid),),
         scenario=TWO_CREATIONS,
     ),
     Rule(
         "votes-are-durable",
         "what is promised or accepted is on disk before it is said",
-        ((nodecore, "vote", after(vote, say_at_once)),),
+        (after(nodecore, "vote", say_at_once),),
         scenario=FORGETFUL_ACCEPTOR,
     ),
     Rule(
         "vote-not-journaled",
         "what is promised and accepted of a creation is in the journal",
-        ((nodecore, "vote", after(vote, unwritten(DecisionPut))),),
+        (after(nodecore, "vote", unwritten(DecisionPut)),),
     ),
     Rule(
         "registers-are-durable",
         "a register is on disk before it is answered for",
-        ((Context, "put_topic", after(Context.put_topic, say_at_once)),),
+        (after(Context, "put_topic", say_at_once),),
         scenario=FORGETFUL_ACCEPTOR,
     ),
     Rule(
         "resync-brings-votes",
         "a resync brings what others have promised and accepted",
-        ((NodeCore, "snapshot", after(NodeCore.snapshot, but(DecisionPut))),),
+        (after(NodeCore, "snapshot", but(DecisionPut)),),
         scenario=WIPED_ACCEPTOR,
     ),
     Rule(
         "refusals-are-no-votes",
         "a node that is not trusted has no vote: its answer is no part of a majority",
-        ((Proposer, "on_reply", count_refusals),),
+        (around(Proposer, "on_reply", count_refusals),),
     ),
     Rule(
         "superseded-votes",

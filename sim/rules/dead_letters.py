@@ -12,55 +12,41 @@ from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.lease import Ballots, Lease, unhinted
 from quorumq.core.partition.replica import Replica
 from quorumq.core.requests.context import Context
-from quorumq.core.requests.settle import Ask, RedriveCoordinator, SettleCoordinator
+from quorumq.core.requests.settle import Ask, RedriveCoordinator
 from quorumq.core.values.types import OPEN_ZERO, Kind, Now, Record, record_rank
 from sim.explorer.scenario import Budget, Scenario
 from sim.rules.rule import Rule
 from sim.rules.scripts import ACKED_AND_SKIPPED, DEAD_AT_ONE, DEAD_EVERYWHERE, DELIVERED_AND_EXPIRED, A, B, C
-from sim.rules.stand_ins import no_hold_outlives
+from sim.rules.stand_ins import Before, around, no_hold_outlives
 
 
 def dead_without_hold(
-    record: Record, lease: Lease, ballots: Ballots, context: RuleContext, ask: RejectAsk
+    before: Before, record: Record, lease: Lease, ballots: Ballots, context: RuleContext, ask: RejectAsk
 ) -> Fate:
     held = lease.held
     if held is not None and fate.is_owner(held, ask.owner):
-        return _on_reject(record, lease, ballots, context, ask)
+        return before(record, lease, ballots, context, ask)
     if ask.record.letter is not None:
         record, lease, ballots, _ = fate.on_merge(record, lease, ballots, context, ask.record)
     return record, unhinted(lease), ballots, (True, None)
 
 
-_on_reject = fate.on_reject
-
-
-def with_the_holds_of_the_source(self: GroupView, *args: Any) -> None:
-    _group_view(self, *args)
+def with_the_holds_of_the_source(before: Before, self: GroupView, *args: Any) -> None:
+    before(self, *args)
     self.leases, self.ballots = self.home.leases, self.home.ballots
 
 
-def grant_as_asked(record: Record, context: RuleContext, asked: Record) -> tuple[Record, Record]:
-    return (record, asked) if context.dead else _merge_asked(record, context, asked)
-
-
-_merge_asked = fate.merge_asked
-
-
-_group_view = GroupView.__init__
-
-
-def never_void(self: Replica, view: GroupView, generation: int, spans: Any, *, unseen: bool = False) -> bool:
-    return view.is_stale(generation)
+def grant_as_asked(
+    before: Before, record: Record, context: RuleContext, asked: Record
+) -> tuple[Record, Record]:
+    return (record, asked) if context.dead else before(record, context, asked)
 
 
 def in_the_generation_of_the_group(
-    self: RedriveCoordinator, context: Context, ask: Ask, now: Now
+    before: Before, self: RedriveCoordinator, context: Context, ask: Ask, now: Now
 ) -> list[Effect]:
     register = context.catalogue.groups[(ask.partition.topic, ask.group)]
-    return _put(self, context, replace(ask, generation=register.generation), now)
-
-
-_put = SettleCoordinator.put
+    return before(self, context, replace(ask, generation=register.generation), now)
 
 
 def not_dead_in_any_generation(ours: Record | None, redriven: Record) -> bool:
@@ -69,11 +55,8 @@ def not_dead_in_any_generation(ours: Record | None, redriven: Record) -> bool:
     return not is_dead and record_rank(ours or OPEN_ZERO) < record_rank(redriven)
 
 
-def read_if_redriven_since(record: Record, context: RuleContext) -> bool:
-    return _is_readable(record, context) and (context.covered or record.generation == context.generation)
-
-
-_is_readable = fate.is_readable
+def read_if_redriven_since(before: Before, record: Record, context: RuleContext) -> bool:
+    return before(record, context) and (context.covered or record.generation == context.generation)
 
 
 def merge_to_ours(ours: Record, theirs: Record) -> Record:
@@ -84,7 +67,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "dead-needs-the-hold",
         "DEAD is written only where exactly the owner of the receipt holds",
-        ((fate, "on_reject", dead_without_hold),),
+        (around(fate, "on_reject", dead_without_hold),),
         scenario=Scenario(
             "late-reject",
             "an expired delivery is dead-lettered while the next is under way",
@@ -97,7 +80,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "learned-dead-drops-no-hold",
         "a DEAD learned from a peer ends no hold",
-        ((fate, "outlives", no_hold_outlives(Kind.DEAD)),),
+        (no_hold_outlives(Kind.DEAD),),
         scenario=Scenario(
             "dead-spreads",
             "a minority's DEAD spreads beside a live delivery, and is redriven",
@@ -112,7 +95,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "dead-granted-at-its-n",
         "a dead letter is granted only if the record is DEAD at that n",
-        ((fate, "merge_asked", grant_as_asked),),
+        (around(fate, "merge_asked", grant_as_asked),),
         scenario=Scenario(
             "dead-reads",
             "a dead letter is redriven beside its readers",
@@ -130,7 +113,7 @@ RULES: tuple[Rule, ...] = (
         "redrive-where-it-died",
         "a redrive opens the generation that the dead letter is of",
         (
-            (RedriveCoordinator, "put", in_the_generation_of_the_group),
+            around(RedriveCoordinator, "put", in_the_generation_of_the_group),
             (replica, "is_not_dead", not_dead_in_any_generation),
         ),
         scenario=Scenario(
@@ -148,7 +131,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "redriven-stands",
         "what was redriven is open where a rewind leaves the message out",
-        ((fate, "is_readable", read_if_redriven_since),),
+        (around(fate, "is_readable", read_if_redriven_since),),
         scenario=Scenario(
             "skip-after-redrive",
             "a dead letter is redriven beside a rewind that leaves it out",
@@ -178,12 +161,12 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "dead-holds-shared",
         "dead letters have holds of their own",
-        ((GroupView, "__init__", with_the_holds_of_the_source),),
+        (around(GroupView, "__init__", with_the_holds_of_the_source),),
     ),
     Rule(
         "void-letters-stand",
         "a dead letter that a newer generation covers is not delivered",
-        ((Replica, "is_stale", never_void),),
+        ((Replica, "is_stale", lambda self, view, generation, *_, **__: view.is_stale(generation)),),
         survives="a dead letter of an older generation, fetched before its node learns of the rewind",
         test="test_groups::test_a_node_that_missed_a_rewind_delivers_no_dead_letter_that_it_opened_again",
     ),

@@ -7,7 +7,7 @@ from typing import Any
 
 from sortedcontainers import SortedDict
 
-from quorumq.core.messages import Accept, Prepare, PutGroup, PutReply, ReplicaListReply
+from quorumq.core.messages import Accept, Prepare, PutReply, ReplicaListReply
 from quorumq.core.messages.effects import Effect, Persist, Send
 from quorumq.core.node import nodecore
 from quorumq.core.node.nodecore import NodeCore
@@ -19,27 +19,23 @@ from quorumq.core.requests.registers import ChangeCoordinator
 from quorumq.core.requests.registration import Registration
 from quorumq.core.requests.skipping import Part, Skipping, Wanted
 from quorumq.core.values.types import Group, NodeId, Now, Span
-from sim.explorer.scenario import NO_FETCH, Budget, Scenario
+from sim.explorer.scenario import Budget
 from sim.rules.creation import propose_ours
 from sim.rules.rule import Rule
-from sim.rules.scripts import A, B, C, D, E, answered
-from sim.rules.stand_ins import after, say_at_once
+from sim.rules.scripts import A, B, C, D, E, answered, of_operators, registered
+from sim.rules.stand_ins import Before, after, around, say_at_once
 
 
-def read_ours(self: Proposer, owner: Coordinator, context: Context, now: Now) -> list[Effect]:
-    effects = _accept(self, owner, context, now)
+def read_ours(before: Before, self: Proposer, owner: Coordinator, context: Context, now: Now) -> list[Effect]:
+    effects = before(self, owner, context, now)
     return context.take_in_group(self.value, now) + effects if isinstance(self.value, Group) else effects
 
 
-_accept = Proposer.accept
-
-
-def propose_of_zero(self: Proposer, owner: Coordinator, context: Context, now: Now) -> list[Effect]:
+def propose_of_zero(
+    before: Before, self: Proposer, owner: Coordinator, context: Context, now: Now
+) -> list[Effect]:
     self.alike = True
-    return _propose(self, owner, context, now)
-
-
-_propose = Proposer.propose
+    return before(self, owner, context, now)
 
 
 def vote_again(context: Context, sender: NodeId, message: Prepare | Accept, now: Now) -> list[Effect]:
@@ -51,21 +47,20 @@ def vote_again(context: Context, sender: NodeId, message: Prepare | Accept, now:
 
 
 def skip_and_go_on(
-    self: Skipping, context: Context, part: Part, items: Wanted, alike: tuple[Span, ...], now: Now
+    before: Before,
+    self: Skipping,
+    context: Context,
+    part: Part,
+    items: Wanted,
+    alike: tuple[Span, ...],
+    now: Now,
 ) -> list[Effect]:
     """Send SKIPPED, and do not wait for it."""
-    effects = _skip(self, context, part, items, alike, now)
+    effects = before(self, context, part, items, alike, now)
     for number in list(part.merging):
         del part.merging[number]
         self._close(context, number)
     return effects
-
-
-_skip = Skipping._skip
-
-
-def tell_no_partitions(self: Context, sender: NodeId, message: PutGroup, now: Now) -> list[Effect]:
-    return [_silent(effect) for effect in _put_group(self, sender, message, now)]
 
 
 def _silent(effect: Effect) -> Effect:
@@ -76,15 +71,7 @@ def _silent(effect: Effect) -> Effect:
     return effect
 
 
-_put_group = Context.put_group
-
-
 # --------------------------------------------------------------------------- the rules
-
-
-def of_operators(name: str, about: str, *operators: tuple[str, NodeId], **bounds: Any) -> Scenario:
-    """Return a scenario of these requests of operators, each once, and of no FETCH; no round gives up."""
-    return Scenario(name, about, operators=operators, **{"budget": NO_FETCH, "give_up": False, **bounds})
 
 
 LATEST_AND_EARLIEST = of_operators(
@@ -112,9 +99,7 @@ BEGUN_TWICE = of_operators(
     # group has begun, before an answer to what it has asked.
     script=(
         ("ask", A, "set latest", 0),
-        *answered("Prepare", "ProposalReply", A, C),
-        *answered("Accept", "ProposalReply", A, C),
-        *answered("PutGroup", "PutReply", A, C),
+        *registered("PutGroup", A, C),
         ("ask", C, "read latest", 1),
         *answered("PutGroup", "PutReply", C, A),
         *answered("ReplicaList", "ReplicaListReply", A, C),
@@ -164,19 +149,19 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "group-is-chosen",
         "what a creation of a group proposes is no register until it is chosen",
-        ((Proposer, "accept", read_ours),),
+        (around(Proposer, "accept", read_ours),),
         scenario=FIRST_FETCHES,
     ),
     Rule(
         "group-takes-over",
         "what was accepted under the highest ballot heard of is the group's register, whoever asked for it",
-        ((Proposer, "accept", propose_ours),),
+        (around(Proposer, "accept", propose_ours),),
         scenario=LATEST_AND_EARLIEST,
     ),
     Rule(
         "ballot-zero-is-for-one",
         "the ballot zero is for the one register that everybody proposes alike",
-        ((Proposer, "propose", propose_of_zero),),
+        (around(Proposer, "propose", propose_of_zero),),
         scenario=LATEST_AND_EARLIEST,
     ),
     Rule(
@@ -188,13 +173,13 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "group-votes-are-durable",
         "what is promised or accepted of a group is on disk before it is said",
-        ((nodecore, "vote", after(vote, say_at_once)),),
+        (after(nodecore, "vote", say_at_once),),
         scenario=CREATED_AND_A_CRASH,
     ),
     Rule(
         "group-registers-are-durable",
         "a group's register is on disk before it is answered for",
-        ((Context, "put_group", after(Context.put_group, say_at_once)),),
+        (after(Context, "put_group", say_at_once),),
         scenario=MADE_AND_A_CRASH,
     ),
     Rule(
@@ -218,7 +203,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "latest-at-a-majority",
         "a group begins once what is there is SKIPPED at a majority",
-        ((Skipping, "_skip", skip_and_go_on),),
+        (around(Skipping, "_skip", skip_and_go_on),),
         scenario=MISSED,
     ),
     Rule(
@@ -236,7 +221,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "group-hears-of-partitions",
         "who takes a group's register in tells of partitions that its sender does not know",
-        ((Context, "put_group", tell_no_partitions),),
+        (after(Context, "put_group", lambda effects: [_silent(effect) for effect in effects]),),
         scenario=MORE_PARTITIONS,
     ),
 )

@@ -3,39 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from quorumq.core.cluster.catalogue import Catalogue
 from quorumq.core.cluster.rounds import Round
 from quorumq.core.partition import fate
 from quorumq.core.partition.attempts import NO_ATTEMPTS, Attempts
-from quorumq.core.partition.fate import RuleContext
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.lease import Held, Lease
 from quorumq.core.partition.replica import Replica
 from quorumq.core.requests.groups import GroupCoordinator
 from quorumq.core.requests.purge import PurgeCoordinator
-from quorumq.core.requests.registration import Registration
 from quorumq.core.values import types
 from quorumq.core.values.spans import SpanMap
 from quorumq.core.values.types import Kind, Record, Span
 from sim.explorer.scenario import Budget, Scenario
 from sim.rules.rule import Rule
-from sim.rules.scripts import DEAD_EVERYWHERE, A, B, C, D, answered, ran_out
-from sim.rules.stand_ins import at_a_majority_of_nodes
+from sim.rules.scripts import DEAD_EVERYWHERE, A, B, C, D, ran_out, registered
+from sim.rules.stand_ins import AT_A_MAJORITY_OF_NODES, Before, around
 
 
 def stale_but_in_holds(
-    self: Replica, view: GroupView, generation: int, spans: Sequence[Span], *, unseen: bool = False
+    before: Before,
+    self: Replica,
+    view: GroupView,
+    generation: int,
+    spans: Sequence[Span],
+    *,
+    unseen: bool = False,
 ) -> bool:
     """Return True if the generation is stale, but never for a HOLD: it alone says how to take `unseen` messages."""
-    return not unseen and _is_stale(self, view, generation, spans)
-
-
-_is_stale = Replica.is_stale
-
-
-def void_stands(record: Record, context: RuleContext, generation: int) -> Record:
-    return record
+    return not unseen and before(self, view, generation, spans)
 
 
 def count_across_generations(
@@ -45,29 +43,27 @@ def count_across_generations(
     return lease._replace(attempts=Attempts(held.generation, held.n, ended, expired, ended))
 
 
-def attempts_of_any_generation(lease: Lease, asked: Record) -> Attempts:
-    return lease.attempts or NO_ATTEMPTS
-
-
 def rank_purge_first(record: Record) -> tuple[int, bool, bool, int, int]:
     purged = record.kind in (Kind.SKIPPED, Kind.PURGED)
     return (record.generation, record.kind == Kind.ACKED, purged, record.n, int(record.kind))
 
 
-DELETED_AT_TWO = (
-    *answered("Prepare", "ProposalReply", B, C),
-    *answered("Accept", "ProposalReply", B, C),
-    *answered("PutGroup", "PutReply", B, C),
-)
+DELETED_AT_TWO = registered("PutGroup", B, C)
 
 
-def drop_holds(self: GroupView, min_ballot: int) -> None:
-    _end(self, min_ballot)
+def drop_holds(before: Before, self: GroupView, min_ballot: int) -> None:
+    before(self, min_ballot)
     self.leases = SpanMap()
 
 
-_end = GroupView.end
-
+PURGED = Scenario(
+    "purge",
+    "a purge beside 1 attempt",
+    budget=Budget(attempts=1, backlog_purges=1),
+    coordinators=(A,),
+    purge_via=(B,),
+    give_up=False,
+)
 
 RULES: tuple[Rule, ...] = (
     Rule(
@@ -110,7 +106,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "deletion-keeps-holds",
         "what is held when a group is deleted stays held until that hold runs out",
-        ((GroupView, "end", drop_holds),),
+        (around(GroupView, "end", drop_holds),),
         scenario=Scenario(
             "group-made-again",
             "1 attempt, the group is deleted and made again, 1 attempt",
@@ -126,7 +122,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "stale-generation-refused",
         "a HOLD of a generation that was rewound is refused",
-        ((Replica, "is_stale", stale_but_in_holds),),
+        (around(Replica, "is_stale", stale_but_in_holds),),
         scenario=Scenario(
             "rewind",
             "2 attempts and a rewind",
@@ -146,7 +142,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "void-stands",
         "an older record is void where the new generation covers the message",
-        ((fate, "as_read", void_stands),),
+        ((fate, "as_read", lambda record, context, generation: record),),
     ),
     Rule(
         "predicate-ignored",
@@ -156,70 +152,53 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "group-of-each-set",
         "a rewind is OK when a majority of each partition's replica set has it, too",
-        ((Registration, "_is_there", at_a_majority_of_nodes),),
+        (AT_A_MAJORITY_OF_NODES,),
     ),
     Rule(
         "attempts-go-on",
         "attempts begin anew in a new generation",
         (
             (fate, "count_attempt", count_across_generations),
-            (fate, "attempts_at", attempts_of_any_generation),
+            (fate, "attempts_at", lambda lease, asked: lease.attempts or NO_ATTEMPTS),
         ),
     ),
     Rule(
         "purge-asks-enough",
         "a purge settles what RF - majority + 1 replicas know, one of which has whatever was confirmed",
         ((PurgeCoordinator, "enough", lambda self, members: 1),),
-        scenario=Scenario(
-            "purge-missing",
-            "a purge through a replica that has not got the message, 1 attempt",
-            budget=Budget(attempts=1, backlog_purges=1),
+        scenario=replace(
+            PURGED,
+            name="purge-missing",
+            about="a purge through a replica that has not got the message, 1 attempt",
             stored_on=(A, B),
-            coordinators=(A,),
             purge_via=(C,),
-            give_up=False,
         ),
     ),
     Rule(
         "one-answer-counts-once",
         "a replica's answer to a round counts once, however often it arrives",
         ((Round, "awaits", lambda self, sender: sender in self.members),),
-        scenario=Scenario(
-            "purge-elsewhere",
-            "1 attempt, one replica has no copy of the message; a purge through a node without a replica",
+        scenario=replace(
+            PURGED,
+            name="purge-elsewhere",
+            about="1 attempt, one replica has no copy of the message; a purge through a node without a replica",
             nodes=(A, B, C, D),
-            budget=Budget(attempts=1, backlog_purges=1),
             stored_on=(A, B),
-            coordinators=(A,),
             purge_via=(D,),
-            give_up=False,
         ),
     ),
     Rule(
         "purge-at-a-majority",
         "a purge says OK once a majority has each record, or one above it",
         ((PurgeCoordinator, "is_settled", lambda self, round_, bits: bool(bits)),),
-        scenario=Scenario(
-            "purge",
-            "a purge beside 1 attempt",
-            budget=Budget(attempts=1, backlog_purges=1),
-            coordinators=(A,),
-            purge_via=(B,),
-            give_up=False,
-        ),
+        scenario=PURGED,
     ),
     Rule(
         "purge-what-is-named",
         "a purge that names messages settles these and no others",
         ((PurgeCoordinator, "chosen", lambda self, span: (span,)),),
-        scenario=Scenario(
-            "purge-beside",
-            "1 attempt beside a purge of another message",
-            budget=Budget(attempts=1, backlog_purges=1),
-            beside=True,
-            coordinators=(A,),
-            purge_via=(B,),
-            give_up=False,
+        scenario=replace(
+            PURGED, name="purge-beside", about="1 attempt beside a purge of another message", beside=True
         ),
         hunted=True,
     ),

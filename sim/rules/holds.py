@@ -17,33 +17,31 @@ from quorumq.core.requests.context import Context
 from quorumq.core.requests.fetch import FetchCoordinator
 from quorumq.core.requests.holdround import HoldRound
 from quorumq.core.requests.settle import ExtendCoordinator
-from quorumq.core.values.types import Incarnation, NodeId, Now, Owner, Record, Span
+from quorumq.core.values.types import Incarnation, NodeId, Now, Owner, Record
 from sim.clients.consumer import Consumer
 from sim.explorer.nodes import Nodes
 from sim.explorer.scenario import Budget, Scenario
+from sim.rules.piggyback import UNSYNCED
 from sim.rules.rule import Rule
 from sim.rules.scripts import DEAD_AT_ONE, DELIVERED_AND_EXPIRED, DELIVERED_LATE, A, B, C, D
+from sim.rules.stand_ins import Before, around
 
 # ----------------------------------------------------------------------- what is held
 
-_on_hold = fate.on_hold
 
-
-def vote_by_node(record: Record, lease: Lease, ballots: Ballots, context: RuleContext, ask: HoldAsk) -> Fate:
+def vote_by_node(
+    before: Before, record: Record, lease: Lease, ballots: Ballots, context: RuleContext, ask: HoldAsk
+) -> Fate:
     held = lease.held
     if held is None or held.owner.node != ask.owner.node:
-        return _on_hold(record, lease, ballots, context, ask)
+        return before(record, lease, ballots, context, ask)
     free = with_hold(lease, None)
-    merged, _, _, answer = _on_hold(record, free, NO_BALLOTS, context, ask)
+    merged, _, _, answer = before(record, free, NO_BALLOTS, context, ask)
     if answer[0] is not Granted:
         return merged, lease, ballots, answer
     again = Held(ask.owner, max(held.deadline, ask.until), ask.record.n)
     highest = max(ask.owner.ballot, held.owner.ballot)
     return merged, with_hold(lease, again), ballots._replace(highest=highest), answer
-
-
-def owned_by_incarnation(held: Held, owner: Owner) -> bool:
-    return held.owner[:2] == owner[:2]
 
 
 def release_by_node(lease: Lease, owner: Owner) -> Lease:
@@ -52,16 +50,20 @@ def release_by_node(lease: Lease, owner: Owner) -> Lease:
     return with_hold(lease, None)
 
 
-def vote_by_n(record: Record, lease: Lease, ballots: Ballots, context: RuleContext, ask: HoldAsk) -> Fate:
+def vote_by_n(
+    before: Before, record: Record, lease: Lease, ballots: Ballots, context: RuleContext, ask: HoldAsk
+) -> Fate:
     if lease.held is None or lease.held.n == ask.record.n:
-        return _on_hold(record, lease, ballots, context, ask)
-    voted = _on_hold(record, with_hold(lease, None), ballots, context, ask)
+        return before(record, lease, ballots, context, ask)
+    voted = before(record, with_hold(lease, None), ballots, context, ask)
     return voted if voted[3][0] in (Granted, Refused) else (voted[0], lease, ballots, voted[3])
 
 
-def half_the_time(record: Record, lease: Lease, ballots: Ballots, context: RuleContext, ask: HoldAsk) -> Fate:
+def half_the_time(
+    before: Before, record: Record, lease: Lease, ballots: Ballots, context: RuleContext, ask: HoldAsk
+) -> Fate:
     until = ask.until - (ask.until - context.now) / 2
-    return _on_hold(record, lease, ballots, context, ask._replace(until=until))
+    return before(record, lease, ballots, context, ask._replace(until=until))
 
 
 # -------------------------------------------------------------------------- who counts
@@ -78,7 +80,7 @@ def overwrite(record: Record, lease: Lease, ballots: Ballots, context: RuleConte
 
 
 def hints_vote(
-    self: NodeCore, sender: NodeId, incarnation: Incarnation, message: Any, now: Now
+    before: Before, self: NodeCore, sender: NodeId, incarnation: Incarnation, message: Any, now: Now
 ) -> list[Effect]:
     if isinstance(message, HoldReply) and sender != self.state.me:
         replica = self.replicas[message.partition]
@@ -90,19 +92,11 @@ def hints_vote(
                 held = Held(owner, now.mono + remaining, 0)
                 replica.views.apply(view, span, overwrite, held, now, changes)
                 replica.views.finish(view, changes, now)
-    return _on_reply(self, sender, incarnation, message, now)
-
-
-_on_reply = NodeCore._on_reply
-
-
-def no_hints(self: HoldRound, lost: list[Span]) -> list[tuple[Span, float]]:
-    """Return no hints: they are elsewhere (see `hints_vote`)."""
-    return []
+    return before(self, sender, incarnation, message, now)
 
 
 def count_for_any_round(
-    self: NodeCore, sender: NodeId, incarnation: Incarnation, message: Any, now: Now
+    before: Before, self: NodeCore, sender: NodeId, incarnation: Incarnation, message: Any, now: Now
 ) -> list[Effect]:
     if message.round not in self.context.rounds and isinstance(message, HoldReply | ExtendReply):
         for number, coordinator in self.context.rounds.items():
@@ -111,16 +105,16 @@ def count_for_any_round(
                 isinstance(message, HoldReply) or isinstance(coordinator, ExtendCoordinator)
             )
             if fits:
-                return _on_reply(self, sender, incarnation, message._replace(round=number), now)
-    return _on_reply(self, sender, incarnation, message, now)
+                return before(self, sender, incarnation, message._replace(round=number), now)
+    return before(self, sender, incarnation, message, now)
 
 
 def give_back_every_late_answer(
-    self: NodeCore, sender: NodeId, incarnation: Incarnation, message: Any, now: Now
+    before: Before, self: NodeCore, sender: NodeId, incarnation: Incarnation, message: Any, now: Now
 ) -> list[Effect]:
     if isinstance(message, RemoteFetchReply) and message.round not in self.context.rounds:
         return self.context.free_slices(message.slices, now)
-    return _on_reply(self, sender, incarnation, message, now)
+    return before(self, sender, incarnation, message, now)
 
 
 # ------------------------------------------------------------------------------ EXTEND
@@ -138,18 +132,15 @@ def revive(record: Record, lease: Lease, ballots: Ballots, context: RuleContext,
 
 
 def extend_to_less(
-    record: Record, lease: Lease, ballots: Ballots, context: RuleContext, ask: ExtendAsk
+    before: Before, record: Record, lease: Lease, ballots: Ballots, context: RuleContext, ask: ExtendAsk
 ) -> Fate:
-    record, lease, ballots, granted = _on_extend(record, lease, ballots, context, ask)
+    record, lease, ballots, granted = before(record, lease, ballots, context, ask)
     if granted and lease.held is not None:
         lease = with_hold(lease, lease.held._replace(deadline=ask.until))
     return record, lease, ballots, granted
 
 
-_on_extend = fate.on_extend
-
-
-def release_on_failed_extend(self: ExtendCoordinator, context: Context) -> list[Effect]:
+def release_on_failed_extend(before: Before, self: ExtendCoordinator, context: Context) -> list[Effect]:
     effects: list[Effect] = []
     if not self.ballots:
         now = Now(context.state.timers[0][0] if context.state.timers else 0.0, 0)
@@ -158,10 +149,8 @@ def release_on_failed_extend(self: ExtendCoordinator, context: Context) -> list[
                 receipt = self.request.items[verdict.item].receipt
                 released = Released(receipt.partition, receipt.group, receipt.owner, (verdict.span,))
                 effects += context.free([released], now)
-    return effects + _extend_answer(self, context)
+    return effects + before(self, context)
 
-
-_extend_answer = ExtendCoordinator.answer
 
 # --------------------------------------------------------------------------- the rules
 
@@ -171,7 +160,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "owner-is-an-attempt",
         "a hold belongs to one ballot of one incarnation; the same node asking again gets nothing",
-        ((fate, "on_hold", vote_by_node),),
+        (around(fate, "on_hold", vote_by_node),),
         scenario=Scenario(
             "same-node",
             "2 attempts through one node, 1 EXTEND",
@@ -191,7 +180,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "replies-for-their-round",
         "a reply counts for the round that asked, and no other",
-        ((NodeCore, "_on_reply", count_for_any_round), (Nodes, "late_replies", True)),
+        (around(NodeCore, "_on_reply", count_for_any_round), (Nodes, "late_replies", True)),
         scenario=replace(TWO_NODES, name="late-reply"),
     ),
     Rule(
@@ -204,7 +193,11 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "hints-never-vote",
         "what a NOK says of another's hold is used in choosing, and changes no hold",
-        ((NodeCore, "_on_reply", hints_vote), (HoldRound, "hints", no_hints), (Nodes, "late_replies", True)),
+        (
+            around(NodeCore, "_on_reply", hints_vote),
+            (HoldRound, "hints", lambda self, lost: []),
+            (Nodes, "late_replies", True),
+        ),
         scenario=replace(TWO_NODES, name="hints"),
     ),
     Rule(
@@ -225,7 +218,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "holds-by-message",
         "holds belong to the message, whatever its redrive number",
-        ((fate, "on_hold", vote_by_n),),
+        (around(fate, "on_hold", vote_by_n),),
         scenario=Scenario(
             "redrive-beside",
             "a minority's DEAD is redriven beside a live delivery",
@@ -244,7 +237,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "give-back-only-called-off",
         "what another node won for us is given back only if its sub-fetch was called off, and once",
-        ((NodeCore, "_on_reply", give_back_every_late_answer),),
+        (around(NodeCore, "_on_reply", give_back_every_late_answer),),
         scenario=Scenario(
             "relay",
             "FETCH through a node without a replica, and through one with",
@@ -255,7 +248,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "failed-extend-releases-nothing",
         "an EXTEND that misses the majority changes nothing",
-        ((ExtendCoordinator, "answer", release_on_failed_extend),),
+        (around(ExtendCoordinator, "answer", release_on_failed_extend),),
         scenario=Scenario(
             "failed-extend",
             "2 attempts, 1 EXTEND",
@@ -295,12 +288,12 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "extend-shortens",
         "an EXTEND by less than is left shortens no hold",
-        ((fate, "on_extend", extend_to_less),),
+        (around(fate, "on_extend", extend_to_less),),
     ),
     Rule(
         "owner-without-ballot",
         "an owner is one attempt",
-        ((fate, "is_owner", owned_by_incarnation),),
+        ((fate, "is_owner", lambda held, owner: held.owner[:2] == owner[:2]),),
     ),
     Rule(
         "hold-majority-1",
@@ -311,15 +304,10 @@ RULES: tuple[Rule, ...] = (
         "own-vote-not-needed",
         "a majority includes our own vote",
         ((HoldRound, "is_won", lambda self, yes, mine: self.is_majority(yes)),),
-        scenario=Scenario(
-            "piggyback-own",
-            "1 attempt waits where the message is published, whose own vote waits for its fsync",
-            budget=Budget(attempts=1, publishes=1),
-            give_up=False,
-            coordinators=(A,),
-            publish_via=(A,),
-            restart_nodes=(A,),
-            unsynced=True,
+        scenario=replace(
+            UNSYNCED,
+            name="piggyback-own",
+            about="1 attempt waits where the message is published, whose own vote waits for its fsync",
         ),
         hunted=True,
         survives="a checker of disks; our own hold is checked again before the reply",
@@ -327,7 +315,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "hold-half-the-time",
         "a grant outlives the coordinator's deadline",
-        ((fate, "on_hold", half_the_time),),
+        (around(fate, "on_hold", half_the_time),),
     ),
     Rule(
         "hold-round-tenth",

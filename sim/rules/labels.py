@@ -7,30 +7,28 @@ from quorumq.core.messages.effects import Effect
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.labels import LabelsCoordinator
 from quorumq.core.values.types import Now
-from sim.rules.decisions import A_CRASH, of_operators
+from sim.rules.decisions import A_CRASH
 from sim.rules.rule import Rule
-from sim.rules.scripts import A, B, C, answered, promised
-from sim.rules.stand_ins import after, say_at_once
+from sim.rules.scripts import A, B, C, answered, of_operators, promised
+from sim.rules.stand_ins import Before, after, around, say_at_once
 
 
-def answer_a_read(self: LabelsCoordinator, context: Context, now: Now) -> list[Effect]:
-    return _on_read(self, context, now) if self.request.changes else self.answer(context, self.merged)
+def answer_a_read(before: Before, self: LabelsCoordinator, context: Context, now: Now) -> list[Effect]:
+    return before(self, context, now) if self.request.changes else self.answer(context, self.merged)
 
 
-def read_nothing(self: LabelsCoordinator, context: Context, now: Now) -> list[Effect]:
+def read_nothing(before: Before, self: LabelsCoordinator, context: Context, now: Now) -> list[Effect]:
     if not self.request.changes:
-        return _start(self, context, now)
+        return before(self, context, now)
     self.stamp, self.merged = context.state.clock.fresh(now), self.topic
     return self.on_read(context, now)
 
-
-_on_read, _start = LabelsCoordinator.on_read, LabelsCoordinator.start
 
 RULES = (
     Rule(
         "labels-write-back",
         "a read of labels writes the newest ones to a majority before it answers",
-        ((LabelsCoordinator, "on_read", answer_a_read),),
+        (around(LabelsCoordinator, "on_read", answer_a_read),),
         scenario=of_operators(
             "labels-read-twice",
             "a change of a label and two reads, through three nodes, 1 crash",
@@ -53,7 +51,7 @@ RULES = (
     Rule(
         "labels-read-first",
         "a change of labels is stamped above what a majority has",
-        ((LabelsCoordinator, "start", read_nothing),),
+        (around(LabelsCoordinator, "start", read_nothing),),
         scenario=of_operators(
             "labels-changed-twice",
             "two changes of a label through two nodes, and a read",
@@ -106,7 +104,7 @@ RULES = (
     Rule(
         "labels-are-durable",
         "labels are on disk before they are answered for",
-        ((Context, "put_topic", after(Context.put_topic, say_at_once)),),
+        (after(Context, "put_topic", say_at_once),),
         scenario=of_operators(
             "labels-restart",
             "a change of a label, 1 crash, and a read",

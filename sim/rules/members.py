@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from quorumq.core.cluster import drained
 from quorumq.core.cluster.catalogue import Catalogue
 from quorumq.core.cluster.drained import contradiction
-from quorumq.core.cluster.rounds import RegisterRound, Round, majority_of
-from quorumq.core.messages import ResyncReply
-from quorumq.core.messages.effects import Effect
-from quorumq.core.recovery import resync, voterslots
+from quorumq.core.cluster.rounds import RegisterRound, Round
+from quorumq.core.recovery import voterslots
 from quorumq.core.requests import proposing
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.proposing import Proposer
-from quorumq.core.values.types import ClusterLayout, NodeId, Now, Value
+from quorumq.core.values.types import ClusterLayout, NodeId, Value
 from sim.explorer.scenario import Budget, Script
 from sim.rules.creation import propose_ours
-from sim.rules.decisions import of_operators
 from sim.rules.rule import Rule
-from sim.rules.scripts import A, B, C, D, E, answered, links, promised
-
-
-def keeps_no_layout(self: Context, layout: ClusterLayout, now: Now) -> list[Effect]:
-    _take_in_cluster(self, layout, now)
-    return []
-
-
-_take_in_cluster = Context.take_in_cluster
+from sim.rules.scripts import A, B, C, D, E, answered, links, of_operators, promised, registered
+from sim.rules.stand_ins import after, around, given, nothing, resync_without
 
 
 def removes_in_use(catalogue: Catalogue, value: Value, *, stands: bool) -> str:
@@ -45,34 +33,6 @@ UNGUARDED = (
 """Two rules that keep removals and placements apart as well: a drained node gets nothing new, and voters are asked."""
 
 
-def takes_no_layout(context: Context, sender: NodeId, message: ResyncReply, now: Now) -> list[Effect]:
-    return _take_in(context, sender, message._replace(cluster=None), now)
-
-
-_take_in = resync.take_in
-
-
-def waits_for_removed(
-    self: Round, bits: int, sets: Iterable[tuple[NodeId, ...]], gone: tuple[NodeId, ...] = ()
-) -> bool:
-    return _is_majority_of_each(self, bits, sets)
-
-
-_is_majority_of_each = Round.is_majority_of_each
-
-
-def counts_all(self: RegisterRound, bits: int) -> bool:
-    return bits.bit_count() >= majority_of(len(self.members))
-
-
-def chosen_by(coordinator: NodeId, *voters: NodeId) -> Script:
-    """Return steps in which a value is chosen by these other voters beside the coordinator."""
-    return (
-        *answered("Prepare", "ProposalReply", coordinator, *voters),
-        *answered("Accept", "ProposalReply", coordinator, *voters),
-    )
-
-
 def possibly(steps: Script) -> Script:
     """Return steps that are taken if they are possible: a rule may prevent them."""
     return tuple(("may", *step) for step in steps)
@@ -88,8 +48,7 @@ def changed(kind: str, index: int, coordinator: NodeId, voter: NodeId, *asked: N
     return (
         ("ask", coordinator, kind, index),
         *others_asked(coordinator, *asked),
-        *chosen_by(coordinator, voter),
-        *answered("PutCluster", "PutReply", coordinator, voter),
+        *registered("PutCluster", coordinator, voter),
     )
 
 
@@ -97,7 +56,7 @@ RULES = (
     Rule(
         "members-are-chosen",
         "of two changes of the members at once, the second finishes the first, and is the next layout",
-        ((Proposer, "accept", propose_ours),),
+        (around(Proposer, "accept", propose_ours),),
         scenario=of_operators(
             "members-at-once",
             "two nodes are added, through two nodes",
@@ -113,7 +72,7 @@ RULES = (
     Rule(
         "members-are-durable",
         "a layout of the members is durable before a node says that it has it",
-        ((Context, "take_in_cluster", keeps_no_layout),),
+        (after(Context, "take_in_cluster", nothing),),
         scenario=of_operators(
             "members-restart",
             "a node is added at two of three nodes, one of which crashes",
@@ -125,7 +84,7 @@ RULES = (
     Rule(
         "resync-brings-members",
         "a resync brings the newest layout of the members",
-        ((resync, "take_in", takes_no_layout),),
+        (resync_without(cluster=None),),
         scenario=of_operators(
             "members-resync",
             "a node is added at a and b, b's disk is lost, and another one is added through c",
@@ -190,7 +149,7 @@ RULES = (
     Rule(
         "removed-nodes-are-not-waited-for",
         "a deletion waits for no node of a set that was removed",
-        ((Round, "is_majority_of_each", waits_for_removed),),
+        (given(Round, "is_majority_of_each", lambda self, bits, sets, gone=(): (self, bits, sets)),),
         scenario=of_operators(
             "members-deleted",
             "the only replica is g, which is down; the topic is deleted, g drained and removed; a DELETE through c",
@@ -212,7 +171,7 @@ RULES = (
     Rule(
         "only-voters-count",
         "of members that were added later none counts for a register",
-        ((RegisterRound, "is_majority", counts_all),),
+        ((RegisterRound, "is_majority", lambda self, bits: 2 * bits.bit_count() > len(self.members)),),
         scenario=of_operators(
             "members-voters",
             "five members, three of them voters: a topic is told to make no groups, and a first FETCH",

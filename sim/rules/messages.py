@@ -9,34 +9,26 @@ from quorumq.core.cluster.rounds import Round
 from quorumq.core.node.upkeep import Upkeep
 from quorumq.core.node.voter import Voter
 from quorumq.core.partition import batches, fate
-from quorumq.core.partition.fate import RuleContext
-from quorumq.core.partition.lease import Lease
 from quorumq.core.partition.replica import Replica
 from quorumq.core.partition.storing import Storing
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.holdround import HoldRound
 from quorumq.core.requests.publish import StoreCoordinator
-from quorumq.core.values.types import Record
 from sim.clients import outputs
 from sim.rules.rule import Rule
-from sim.rules.stand_ins import after, say_at_once, told
+from sim.rules.stand_ins import Before, after, around, given, say_at_once
 
 
-def published_at_one(self: StoreCoordinator, context: Context, round_: Round, *, timed_out: bool) -> Any:
+def published_at_one(
+    before: Before, self: StoreCoordinator, context: Context, round_: Round, *, timed_out: bool
+) -> Any:
     if self.stored:
         round_.majority = 1
-    return _publish_decide(self, context, round_, timed_out=timed_out)
-
-
-_publish_decide = StoreCoordinator._decide
+    return before(self, context, round_, timed_out=timed_out)
 
 
 def without_delay(self: Storing, record: Any, ttl_s: float, now: Any) -> tuple[Any, ...]:
     return self, record._replace(age_ms=record.batch.header.delay_ms), ttl_s, now
-
-
-def at_once(lease: Lease, context: RuleContext, asked: Record) -> tuple[Lease, RuleContext, Record]:
-    return lease, context._replace(early=0.0), asked
 
 
 def anew(source: Any, group: str, output: bytes, index: int) -> tuple[Any, str, bytes, int]:
@@ -49,12 +41,12 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "store-majority-1",
         "a publish is durable on a majority",
-        ((StoreCoordinator, "_decide", published_at_one),),
+        (around(StoreCoordinator, "_decide", published_at_one),),
     ),
     Rule(
         "publish-unsynced",
         "a publish waits for the fsync",
-        ((Voter, "_on_store", after(Voter._on_store, say_at_once)),),
+        (after(Voter, "_on_store", say_at_once),),
     ),
     Rule(
         "no-anti-entropy",
@@ -64,7 +56,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "due-by-one-clock",
         "what is not due is voted against",
-        ((fate, "not_due", told(fate.not_due, at_once)),),
+        (given(fate, "not_due", lambda lease, context, asked: (lease, context._replace(early=0.0), asked)),),
         profile="clocks",
     ),
     Rule(
@@ -90,11 +82,11 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "delay-forgotten",
         "delays survive a restart",
-        ((Storing, "load", told(Storing.load, without_delay)),),
+        (given(Storing, "load", without_delay),),
     ),
     Rule(
         "output-named-anew",
         "an output's id is made from its input's alone",
-        ((outputs, "derived_producer_id", told(outputs.derived_producer_id, anew)),),
+        (given(outputs, "derived_producer_id", anew),),
     ),
 )

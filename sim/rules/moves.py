@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from quorumq.core.messages import ResyncRequest
 from quorumq.core.messages.effects import Effect, Persist
 from quorumq.core.node.voter import Voter
 from quorumq.core.partition.hold_recovery import HoldRecovery
@@ -14,6 +13,7 @@ from quorumq.core.values.types import NodeId, Topic
 from sim.explorer.scenario import NO_FETCH, Budget, Scenario, Script
 from sim.rules.rule import Rule
 from sim.rules.scripts import A, B, C, D, E, acked_at, answered, links, ran_out, won
+from sim.rules.stand_ins import Before, around, given
 
 TICK: Script = (("tick",),)
 QUARANTINE_OVER: Script = TICK * 3
@@ -28,24 +28,10 @@ def hears_the_present_set(context: Context, replica: Replica) -> bool:
     return sum(node in answered for node in replica.members) > len(replica.members) // 2
 
 
-def tells_early(replica: Replica, message: ResyncRequest, sender: NodeId) -> bool:
-    return True
-
-
-def votes_at_once(self: Replica, min_ballot: int, former: tuple[NodeId, ...], until: float) -> None:
-    _begin_to_vote(self, min_ballot, former, 0.0)
-
-
-_begin_to_vote = Replica.begin_to_vote
-
-
-def adopts_before_it_is_durable(self: Placing, merged: Topic) -> list[Effect]:
-    (put,) = _put_layout(self, merged)
+def adopts_before_it_is_durable(before: Before, self: Placing, merged: Topic) -> list[Effect]:
+    (put,) = before(self, merged)
     assert isinstance(put, Persist)
     return [Persist((), put.then), Persist(put.records)]
-
-
-_put_layout = Placing.put_layout
 
 
 def adopt(*names: NodeId) -> Script:
@@ -130,7 +116,7 @@ RULES = (
     Rule(
         "raise-tellers-have-adopted",
         "each that tells an added slot has adopted the layout before it answers",
-        ((resync, "is_teller", tells_early),),
+        ((resync, "is_teller", lambda replica, message, sender: True),),
         scenario=Scenario(
             "raise-told-early",
             "the only slot is c's, which tells a and b; they get slots, too, and c acks a0 by itself after that",
@@ -201,7 +187,7 @@ RULES = (
     Rule(
         "move-tellers-have-adopted",
         "each that tells a new slot has adopted the layout before it answers",
-        ((resync, "is_teller", tells_early),),
+        ((resync, "is_teller", lambda replica, message, sender: True),),
         scenario=moving(
             "move-told-early",
             "c's slot goes to d, which a and b tell, b before it adopts; a0 is acked by b and c after that",
@@ -232,7 +218,7 @@ RULES = (
     Rule(
         "move-quarantine",
         "a new slot grants no hold until those that its former node may have granted are known, or have run out",
-        ((Replica, "begin_to_vote", votes_at_once),),
+        (given(Replica, "begin_to_vote", lambda self, ballot, former, until: (self, ballot, former, 0.0)),),
         scenario=moving(
             "move-hold",
             "a0 is live by the votes of a and c, and c's slot goes to d",
@@ -244,7 +230,7 @@ RULES = (
     Rule(
         "move-adoption-durable",
         "adopting a layout is durable before it is told or acted upon",
-        ((Placing, "put_layout", adopts_before_it_is_durable),),
+        (around(Placing, "put_layout", adopts_before_it_is_durable),),
         scenario=moving(
             "move-adoption-lost",
             "c's slot goes to d, which a and b tell; a0 is delivered and acked by b and d, and a crashes",

@@ -6,23 +6,21 @@ from quorumq.core import messages as m
 from quorumq.core.cluster.rounds import Round
 from quorumq.core.requests.naming import NameCoordinator
 from quorumq.core.values.types import Now
-from sim.rules.decisions import of_operators
 from sim.rules.rule import Rule
-from sim.rules.scripts import A, B, C
+from sim.rules.scripts import A, B, C, of_operators
+from sim.rules.stand_ins import Before, around
 
 
-def ask_for_one(self: NameCoordinator, key: int, request: m.FindName, now: Now) -> None:
-    _init(self, key, request, now)
+def ask_for_one(before: Before, self: NameCoordinator, key: int, request: m.FindName, now: Now) -> None:
+    before(self, key, request, now)
     self.spans = self.spans[:1]
 
-
-_init = NameCoordinator.__init__
 
 RULES = (
     Rule(
         "names-of-other-windows",
         "a name is looked for in the windows around that of the node that is asked",
-        ((NameCoordinator, "__init__", ask_for_one),),
+        (around(NameCoordinator, "__init__", ask_for_one),),
         scenario=of_operators(
             "names-two-windows",
             "a message is named through two nodes, one of which is in the next window",

@@ -11,27 +11,25 @@ from quorumq.core.values.types import BatchHeader, Incarnation, NodeId, Now
 from sim.explorer.scenario import Budget, Scenario
 from sim.rules.rule import Rule
 from sim.rules.scripts import A, B, C
-from sim.rules.stand_ins import told
-
-_on_piggybacked = Voter.on_piggybacked
+from sim.rules.stand_ins import Before, around, given
 
 Voted = tuple[HoldReply, list[Effect]]
 
 
 def stored_is_a_vote(
-    self: Voter, sender: NodeId, incarnation: Incarnation, hold: Hold, now: Now, refused: str
+    before: Before, self: Voter, sender: NodeId, incarnation: Incarnation, hold: Hold, now: Now, refused: str
 ) -> Voted:
     if refused or sender == self.context.state.me:  # without a hold of our own nothing is delivered
-        return _on_piggybacked(self, sender, incarnation, hold, now, refused)
+        return before(self, sender, incarnation, hold, now, refused)
     granted = tuple(Granted(want.span, want.ended, exhausted=False, expired=False) for want in hold.wants)
     nothing = refusal(hold, "", self.context.state.vector(self.context.catalogue.members_of(hold.partition)))
     return nothing._replace(abstained=False, granted=granted), []
 
 
 def vote_at_once(
-    self: Voter, sender: NodeId, incarnation: Incarnation, hold: Hold, now: Now, refused: str
+    before: Before, self: Voter, sender: NodeId, incarnation: Incarnation, hold: Hold, now: Now, refused: str
 ) -> Voted:
-    votes, effects = _on_piggybacked(self, sender, incarnation, hold, now, refused)
+    votes, effects = before(self, sender, incarnation, hold, now, refused)
     return votes, [*effects, Send(sender, votes)]
 
 
@@ -39,11 +37,22 @@ def as_if_covered(view: GroupView, header: BatchHeader) -> tuple[GroupView, Batc
     return view, header._replace(published_ms=view.home.from_ms)
 
 
+UNSYNCED = Scenario(
+    "piggyback-unsynced",
+    "1 attempt waits where the message is published, and the fsync there is a step of its own",
+    budget=Budget(attempts=1, publishes=1),
+    give_up=False,
+    coordinators=(A,),
+    publish_via=(A,),
+    restart_nodes=(A,),
+    unsynced=True,
+)
+
 RULES: tuple[Rule, ...] = (
     Rule(
         "piggyback-is-voted-on",
         "a HOLD that is piggybacked on a STORE is voted on as any HOLD",
-        ((Voter, "on_piggybacked", stored_is_a_vote),),
+        (around(Voter, "on_piggybacked", stored_is_a_vote),),
         scenario=Scenario(
             "piggyback-twice",
             "2 attempts wait; the same is published through both of their nodes",
@@ -57,29 +66,20 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "piggyback-is-covered",
         "a HOLD is piggybacked only for a generation that covers the message: who votes does not ask",
-        ((piggyback, "may_choose", told(piggyback.may_choose, as_if_covered)),),
+        (given(piggyback, "may_choose", as_if_covered),),
     ),
     Rule(
         "piggyback-is-durable",
         "the votes on a piggybacked HOLD wait for the fsync",
-        ((Voter, "on_piggybacked", vote_at_once),),
-        scenario=Scenario(
-            "piggyback-unsynced",
-            "1 attempt waits where the message is published, and the fsync there is a step of its own",
-            budget=Budget(attempts=1, publishes=1),
-            give_up=False,
-            coordinators=(A,),
-            publish_via=(A,),
-            restart_nodes=(A,),
-            unsynced=True,
-        ),
+        (around(Voter, "on_piggybacked", vote_at_once),),
+        scenario=UNSYNCED,
         hunted=True,
         survives="a checker of disks: a delivery may precede the OK of its publish",
     ),
     Rule(
         "piggyback-not-where-refused",
         "a piggybacked HOLD is not granted if the STORE is refused",
-        ((Voter, "on_piggybacked", told(Voter.on_piggybacked, lambda *args: (*args[:-1], ""))),),
+        (given(Voter, "on_piggybacked", lambda *args: (*args[:-1], "")),),
         scenario=Scenario(
             "piggyback-full",
             "1 attempt waits where the message is published; b has no room for it",

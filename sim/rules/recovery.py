@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from quorumq.core.cluster.peers import Peers
 from quorumq.core.cluster.state import GrantTimer, NodeConfig
-from quorumq.core.messages import Hello, ResyncReply, SyncTopics
+from quorumq.core.messages import SyncTopics
 from quorumq.core.messages.effects import Effect, Persist
 from quorumq.core.messages.records import Reclaimed, TopicPut, TrustLost
 from quorumq.core.partition import fate
@@ -19,19 +19,19 @@ from quorumq.core.partition.lease import Ballots, Held, Lease
 from quorumq.core.partition.recall import Recall, Reported
 from quorumq.core.partition.replica import Replica
 from quorumq.core.partition.storing import Storing
-from quorumq.core.recovery import resync, trust
+from quorumq.core.recovery import trust
 from quorumq.core.recovery.resync import Resync
 from quorumq.core.recovery.trust import Trust
 from quorumq.core.requests.context import Context
-from quorumq.core.values.types import Kind, NodeId, Now, Record, Span, Stamp
+from quorumq.core.values.types import Kind, Now, Record, Span, Stamp
 from quorumq.driver import Driver
 from sim.disks import MemoryJournal
 from sim.explorer import world
 from sim.explorer.nodes import Nodes
 from sim.explorer.scenario import Budget, Scenario
 from sim.rules.rule import Rule
-from sim.rules.scripts import A, B, C, D, E, acked_at, answered, links, ran_out, restarted, won
-from sim.rules.stand_ins import after, but, nothing
+from sim.rules.scripts import A, B, C, D, E, acked_at, answered, chosen, links, ran_out, restarted, won
+from sim.rules.stand_ins import Before, after, around, but, nothing, resync_without
 
 # -------------------------------------------------------------------------- quarantine
 
@@ -46,78 +46,55 @@ def in_quarantine_at_even_starts(self: Replica, now: Now) -> bool:
     return now.mono < self.quarantine_until and self.node.incarnation.n % 2 == 0
 
 
-def learn_the_first(record: Record, lease: Lease, ballots: Ballots, context: RuleContext, ask: Held) -> Fate:
+def learn_the_first(
+    before: Before, record: Record, lease: Lease, ballots: Ballots, context: RuleContext, ask: Held
+) -> Fate:
     if lease.held is not None:
         return record, lease, ballots, None
-    return _on_reported(record, lease, ballots, context, ask)
+    return before(record, lease, ballots, context, ask)
 
 
-_on_reported = fate.on_reported
-
-
-def drop_what_is_acked(self: Replica, reported: list[Reported], now: Now) -> None:
+def drop_what_is_acked(before: Before, self: Replica, reported: list[Reported], now: Now) -> None:
     kept: list[Reported] = []
     for item in reported:
         span = item.hold.span
         record = self.group(item.hold.group).records.get(span.producer_id, span.start)
         if record is None or record.kind != Kind.ACKED or record.generation < item.hold.generation:
             kept.append(item)
-    _end_quarantine(self, kept, now)
-
-
-_end_quarantine = Replica.end_quarantine
+    before(self, kept, now)
 
 
 def told_by_the_record(
-    self: Recall, now: Now, granted: Iterable[GrantTimer]
+    before: Before, self: Recall, now: Now, granted: Iterable[GrantTimer]
 ) -> Iterator[tuple[GroupView, Span, Held]]:
-    for view, span, held in _acked_early(self, now, granted):
+    for view, span, held in before(self, now, granted):
         record = view.home.records.get(span.producer_id, span.start)
         if record is not None and record.kind in (Kind.ACKED, Kind.PURGED):
             yield view, span, held
 
 
-_acked_early = Recall.acked_early
-
-
 # ------------------------------------------------------------------------- the driver
 
 
-def speak_first(self: Driver, persist: Persist) -> None:
+def speak_first(before: Before, self: Driver, persist: Persist) -> None:
     self.carry_out(persist.then)
-    _persist(self, persist._replace(then=()))
-
-
-_persist = Driver.persist
+    before(self, persist._replace(then=()))
 
 
 # ----------------------------------------------------------------------- the directory
 
 
-def damage_unsaid(self: MemoryJournal, rng: random.Random, last: int) -> None:
-    _damage(self, rng, last)
+def damage_unsaid(before: Before, self: MemoryJournal, rng: random.Random, last: int) -> None:
+    before(self, rng, last)
     if self.records:
         assert isinstance(self.records.pop(), TrustLost)
 
 
-_damage = MemoryJournal.damage
-
-
-def welcome_at_once(self: Peers, key: int, hello: Hello, now: Now) -> list[Effect]:
-    effects: list[Effect] = []
-    for effect in _on_hello(self, key, hello, now):
-        effects += [*effect.then, effect._replace(then=())] if isinstance(effect, Persist) else [effect]
-    return effects
-
-
-_on_hello = Peers.on_hello
-
-
-def takes_no_topics(context: Context, sender: NodeId, message: ResyncReply, now: Now) -> list[Effect]:
-    return _take_in(context, sender, message._replace(registers=SyncTopics((), ())), now)
-
-
-_take_in = resync.take_in
+def welcome_at_once(effects: list[Effect]) -> list[Effect]:
+    said: list[Effect] = []
+    for effect in effects:
+        said += [*effect.then, effect._replace(then=())] if isinstance(effect, Persist) else [effect]
+    return said
 
 
 # --------------------------------------------------------------------------- the rules
@@ -186,8 +163,7 @@ RULES: tuple[Rule, ...] = (
             give_up=False,
             script=(
                 ("ask", A, "create", 0),
-                *answered("Prepare", "ProposalReply", A, B),
-                *answered("Accept", "ProposalReply", A, B),
+                *chosen(A, B),
                 ("crash", A),
                 ("crash", B),
                 ("crash", C),
@@ -243,7 +219,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "resync-brings-topics",
         "a resync brings every topic that the lost directory has voted in: only others have no quarantine",
-        ((resync, "take_in", takes_no_topics),),
+        (resync_without(registers=SyncTopics((), ())),),
         scenario=Scenario(
             "resynced-topics",
             "a delivery by the word of a replica whose disk is lost, and a second attempt",
@@ -262,7 +238,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "recovery-keeps-union",
         "every reported hold is kept; a message with two owners is blocked until both are gone",
-        ((fate, "on_reported", learn_the_first),),
+        (around(fate, "on_reported", learn_the_first),),
         scenario=RECOVERY,
         hunted=True,
         survives="a half-won and a live hold, both reported to one restarted replica",
@@ -293,7 +269,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "recovery-tells-grants",
         "what is told follows from the grant and its end: the record of the ACK may go with its group",
-        ((Recall, "acked_early", told_by_the_record),),
+        (around(Recall, "acked_early", told_by_the_record),),
         scenario=Scenario(
             "recovery-group-made-again",
             "a delivery is acked at one of two voters, the group made again, and both voters are started again",
@@ -311,7 +287,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "recovery-tells-replaced",
         "likewise: the record of the ACK may be replaced by one of a newer generation",
-        ((Recall, "acked_early", told_by_the_record),),
+        (around(Recall, "acked_early", told_by_the_record),),
         scenario=Scenario(
             "recovery-purged",
             "likewise; the group is rewound and purged before both voters are started again, and rewound after it",
@@ -329,7 +305,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "recovery-keeps-acked",
         "a reported hold is kept, even if our own record is ACKED",
-        ((Replica, "end_quarantine", drop_what_is_acked),),
+        (around(Replica, "end_quarantine", drop_what_is_acked),),
         scenario=Scenario(
             "recovery-acked",
             "a late ACK beside a live delivery whose voter is started again, and a rewind",
@@ -352,7 +328,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "sync-before-answering",
         "an answer that promises something durable waits for its fsync",
-        ((Driver, "persist", speak_first),),
+        (around(Driver, "persist", speak_first),),
         scenario=Scenario(
             "unsynced",
             "RF 1, 1 ACK, 1 crash before or after the fsync",
@@ -415,19 +391,19 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "snapshot-without-reclaimed",
         "a snapshot has what was reclaimed",
-        ((Recall, "snapshot", after(Recall.snapshot, but(Reclaimed))),),
+        (after(Recall, "snapshot", but(Reclaimed)),),
     ),
     Rule(
         "welcome-unsynced",
         "a node's start is durable before its WELCOME",
-        ((Peers, "on_hello", welcome_at_once),),
+        (after(Peers, "on_hello", welcome_at_once),),
         survives="a power cut right after HELLO, and a start that this peer alone has seen",
         test="test_after_the_fsync::test_an_incarnation_is_durable_before_its_welcome",
     ),
     Rule(
         "promise-not-journaled",
         "a promise to close a producer id is in the journal",
-        ((Closing, "promise", after(Closing.promise, nothing)),),
+        (after(Closing, "promise", nothing),),
     ),
     Rule(
         "damaged-stays-listed",
@@ -437,7 +413,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "damaged-votes",
         "a damaged directory is not trusted",
-        ((MemoryJournal, "damage", damage_unsaid),),
+        (around(MemoryJournal, "damage", damage_unsaid),),
     ),
     Rule(
         "moved-votes",

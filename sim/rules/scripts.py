@@ -1,11 +1,18 @@
-"""Runs of ordinary steps that several scenarios begin with."""
+"""Runs of ordinary steps that several scenarios begin with, and scenarios of operators alone."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from quorumq.core.values.types import NodeId
-from sim.explorer.scenario import Script
+from sim.explorer.scenario import NO_FETCH, Scenario, Script
 
 A, B, C, D, E, F = "abcdef"
+
+
+def of_operators(name: str, about: str, *operators: tuple[str, NodeId], **bounds: Any) -> Scenario:
+    """Return a scenario of these requests of operators, each once, and of no FETCH; no round gives up."""
+    return Scenario(name, about, operators=operators, **{"budget": NO_FETCH, "give_up": False, **bounds})
 
 
 def answered(ask: str, answer: str, caller: NodeId, *others: NodeId) -> Script:
@@ -17,6 +24,17 @@ def answered(ask: str, answer: str, caller: NodeId, *others: NodeId) -> Script:
 def promised(caller: NodeId, *others: NodeId) -> Script:
     """Return steps in which these voters promise the stamp of a change of settings, and tell their registers."""
     return answered("RegistersRequest", "RegistersReply", caller, *others)
+
+
+def chosen(coordinator: NodeId, *voters: NodeId) -> Script:
+    """Return steps in which a value is chosen by these other voters beside the coordinator."""
+    asked = answered("Prepare", "ProposalReply", coordinator, *voters)
+    return *asked, *answered("Accept", "ProposalReply", coordinator, *voters)
+
+
+def registered(put: str, coordinator: NodeId, *voters: NodeId) -> Script:
+    """Return steps in which these voters choose a value, and take its register in."""
+    return *chosen(coordinator, *voters), *answered(put, "PutReply", coordinator, *voters)
 
 
 def won(coordinator: NodeId, voter: NodeId) -> Script:
@@ -68,8 +86,6 @@ ACKED_AND_SKIPPED: Script = (
     ("ask", B, "ack", 0),
     *answered("Ack", "AckReply", B, A),
     ("ask", A, "skip"),
-    *answered("Prepare", "ProposalReply", A, C),
-    *answered("Accept", "ProposalReply", A, C),
-    *answered("PutGroup", "PutReply", A, C),
+    *registered("PutGroup", A, C),
 )
 """a0 runs out, a1 is dead-lettered at c alone; then a and b have the ACK of a0, and a rewind leaves the message out."""

@@ -9,18 +9,38 @@ from quorumq.core.messages.effects import Effect, Persist, Send
 from quorumq.core.partition import fate
 from quorumq.core.partition.fate import RuleContext
 from quorumq.core.partition.lease import Lease, with_hold
+from quorumq.core.recovery import resync
 from quorumq.core.requests.registration import Registration
 from quorumq.core.values.types import Kind, Record
+from sim.rules.rule import Patch
+
+Before = Callable[..., Any]
+"""The function that a patch replaces."""
 
 
-def after(function: Callable[..., Any], change: Callable[[Any], Any]) -> Callable[..., Any]:
-    """Return ``function`` with each result replaced by ``change`` of it."""
-    return lambda *args, **named: change(function(*args, **named))
+def around(owner: Any, name: str, instead: Callable[..., Any]) -> Patch:
+    """Return a patch that calls ``instead`` with the function that it replaces, and then the arguments."""
+    before = getattr(owner, name)
+    return owner, name, lambda *args, **named: instead(before, *args, **named)
 
 
-def told(function: Callable[..., Any], change: Callable[..., tuple[Any, ...]]) -> Callable[..., Any]:
-    """Return ``function`` with its arguments replaced by ``change`` of them."""
-    return lambda *args: function(*change(*args))
+def after(owner: Any, name: str, change: Callable[[Any], Any]) -> Patch:
+    """Return a patch that replaces each result by ``change`` of it."""
+    return around(owner, name, lambda before, *args, **named: change(before(*args, **named)))
+
+
+def given(owner: Any, name: str, change: Callable[..., tuple[Any, ...]]) -> Patch:
+    """Return a patch that replaces the arguments by ``change`` of them."""
+    return around(owner, name, lambda before, *args: before(*change(*args)))
+
+
+def resync_without(**fields: Any) -> Patch:
+    """Return a patch by which a resync takes these fields in place of those of the answer."""
+    return given(
+        resync,
+        "take_in",
+        lambda context, sender, message, now: (context, sender, message._replace(**fields), now),
+    )
 
 
 def but(kind: type) -> Callable[[Iterable[Any]], list[Any]]:
@@ -33,17 +53,14 @@ def nothing(records: list[Any]) -> list[Any]:
     return []
 
 
-def no_hold_outlives(kind: Kind) -> Callable[[Lease, RuleContext, Record], Lease]:
-    """End the hold of a message once its record is of that kind."""
+def no_hold_outlives(kind: Kind) -> Patch:
+    """Return a patch that ends the hold of a message once its record is of that kind."""
 
-    def outlives(lease: Lease, context: RuleContext, record: Record) -> Lease:
-        kept = _outlives(lease, context, record)
+    def outlives(before: Before, lease: Lease, context: RuleContext, record: Record) -> Lease:
+        kept = before(lease, context, record)
         return with_hold(kept, None) if record.kind == kind else kept
 
-    return outlives
-
-
-_outlives = fate.outlives
+    return around(fate, "outlives", outlives)
 
 
 def say_at_once(effects: list[Effect]) -> list[Effect]:
@@ -69,7 +86,7 @@ def unwritten(kind: type) -> Callable[[list[Effect]], list[Effect]]:
     ]
 
 
-def at_a_majority_of_nodes(self: Registration, *args: Any) -> bool:
-    """Take a register for written once a majority of the nodes has it, without a look at the replica sets."""
-    *_, put, _, bits = args
-    return bool(put.is_majority(bits))
+AT_A_MAJORITY_OF_NODES: Patch = (
+    Registration, "_is_there", lambda self, *args: args[-3].is_majority(args[-1]),
+)  # fmt: skip
+"""Take a register for written once a majority of the nodes has it, without a look at the replica sets."""

@@ -12,7 +12,7 @@ from quorumq.core.requests.fetch import FetchCoordinator
 from sim.explorer.scenario import Budget, Scenario
 from sim.rules.rule import Rule
 from sim.rules.scripts import A, C
-from sim.rules.stand_ins import told
+from sim.rules.stand_ins import Before, around, given
 
 
 def by_its_own_record(*args: Any) -> tuple[Any, ...]:
@@ -20,31 +20,23 @@ def by_its_own_record(*args: Any) -> tuple[Any, ...]:
     return (*asked, attempts._replace(last_expired=False), now)
 
 
-def first_timers_only(self: FetchCoordinator, context: Any) -> list[tuple[Any, bool]]:
-    return [(partition, False) for partition in self.partitions]
-
-
-_start = FetchCoordinator.start
-
-
-def take_named_for_idle(self: FetchCoordinator, context: Any, now: Any) -> Any:
+def take_named_for_idle(before: Before, self: FetchCoordinator, context: Any, now: Any) -> Any:
     if self.request.spans:
         self.request = self.request._replace(idle=True)
-    return _start(self, context, now)
+    return before(self, context, now)
+
+
+def interrupted_for_ever(
+    before: Before, counted: Attempts, *, expired: bool = False, interrupted: bool = False
+) -> Attempts:
+    known = before(counted._replace(interruptions=0), expired=expired, interrupted=interrupted)
+    return known._replace(interruptions=known.interruptions + counted.interruptions)
 
 
 def interrupted_as_rejected(
-    before: Attempts, *, expired: bool = False, interrupted: bool = False
+    before: Before, counted: Attempts, *, expired: bool = False, interrupted: bool = False
 ) -> Attempts:
-    return _with_another(before, expired=expired)
-
-
-def interrupted_for_ever(before: Attempts, *, expired: bool = False, interrupted: bool = False) -> Attempts:
-    known = _with_another(before._replace(interruptions=0), expired=expired, interrupted=interrupted)
-    return known._replace(interruptions=known.interruptions + before.interruptions)
-
-
-_with_another = attempts.with_another
+    return before(counted, expired=expired)
 
 
 BESIDE_OTHERS = Scenario(
@@ -65,13 +57,13 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "voters-name-suspects",
         "what a voter calls a suspect is one, whatever the coordinator took it for",
-        ((FetchCoordinator, "_win", told(FetchCoordinator._win, by_its_own_record)),),
+        (given(FetchCoordinator, "_win", by_its_own_record),),
         scenario=BESIDE_OTHERS,
     ),
     Rule(
         "names-are-no-exception",
         "what a client asks for by its id is delivered only where any FETCH might bring it: a suspect is alone",
-        ((FetchCoordinator, "start", take_named_for_idle),),
+        (around(FetchCoordinator, "start", take_named_for_idle),),
         scenario=replace(
             BESIDE_OTHERS,
             name="named-beside-others",
@@ -82,7 +74,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "fetch-what-is-named",
         "a FETCH that names messages brings these and no others",
-        ((Choice, "choose", told(Choice.choose, lambda *args: (*args[:-2], (), args[-1]))),),
+        (given(Choice, "choose", lambda *args: (*args[:-2], (), args[-1])),),
         scenario=Scenario(
             "fetch-beside",
             "1 attempt, by the id of another message",
@@ -95,7 +87,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "interrupted-is-no-attempt",
         "a delivery that is given back as interrupted counts as no attempt",
-        ((attempts, "with_another", interrupted_as_rejected),),
+        (around(attempts, "with_another", interrupted_as_rejected),),
         scenario=Scenario(
             "interrupted",
             "1 attempt that is given back as interrupted, and time for a dead letter, but not for an expiry",
@@ -108,13 +100,13 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "interruptions-end",
         "from the eleventh on, an interruption counts as an attempt",
-        ((attempts, "with_another", interrupted_for_ever),),
+        (around(attempts, "with_another", interrupted_for_ever),),
         survives="a promise about messages that are always interrupted",
         test="test_interruptions::test_the_eleventh_interruption_counts_and_the_dead_letter_has_both_counts",
     ),
     Rule(
         "idle-clients-get-suspects",
         "a client that has nothing in hand gets a suspect, where there is one",
-        ((FetchCoordinator, "_turns", first_timers_only),),
+        ((FetchCoordinator, "_turns", lambda self, _: [(number, False) for number in self.partitions]),),
     ),
 )

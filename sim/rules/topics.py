@@ -16,10 +16,9 @@ from quorumq.core.requests.context import Context
 from quorumq.core.requests.creation import CreateTopicCoordinator
 from quorumq.core.requests.registers import ChangeCoordinator, DeleteTopicCoordinator, TopicCoordinator
 from quorumq.core.values.types import Now, Stamp, Topic
-from sim.explorer.scenario import NO_FETCH, Scenario
 from sim.rules.rule import Patch, Rule
-from sim.rules.scripts import A, B, C, answered
-from sim.rules.stand_ins import after, but
+from sim.rules.scripts import A, B, C, answered, of_operators
+from sim.rules.stand_ins import Before, after, around, but
 
 # ---------------------------------------------------------------- settings, partitions
 
@@ -52,14 +51,11 @@ def alter_at_once(topic: Topic, request: AlterTopic, stamp: Stamp) -> Topic:
     return with_partitions(alter(topic, request, stamp), request.partitions or 0, (A, B, C))
 
 
-def confirm_deleted(self: ChangeCoordinator, context: Context, now: Now) -> list[Effect]:
+def confirm_deleted(before: Before, self: ChangeCoordinator, context: Context, now: Now) -> list[Effect]:
     if self.step != "change":
-        return _on_changed(self, context, now)
+        return before(self, context, now)
     self.pages, self.merged = [], self.topic
     return self.carry(context, now)
-
-
-_on_changed = ChangeCoordinator.on_written
 
 
 # ---------------------------------------------------------------------------- deletion
@@ -76,21 +72,18 @@ def enough_as_known(self: TopicCoordinator, context: Context, round_: Round) -> 
     return round_.is_majority(bits) and round_.is_majority_of_each(bits, sets)
 
 
-def take_in_unwritten(self: Context, topic: Topic, now: Any) -> list[Any]:
-    effects = _take_in(self, topic, now)
+def take_in_unwritten(before: Before, self: Context, topic: Topic, now: Any) -> list[Any]:
+    effects = before(self, topic, now)
     return [
         effect._replace(records=()) if isinstance(effect, Persist) and topic.deleted else effect
         for effect in effects
     ]
 
 
-_take_in = Context.take_in_topic
-
-
-def take_beside(self: Catalogue, topic: Topic) -> Topic | None:
+def take_beside(before: Before, self: Catalogue, topic: Topic) -> Topic | None:
     newest = self.register_named(topic.name)
     if newest is None or newest.id == topic.id:
-        return _take(self, topic)
+        return before(self, topic)
     if topic.id in self.topics:
         merged = merge_topics(self.topics[topic.id], topic)
         if merged == self.topics[topic.id]:
@@ -101,25 +94,15 @@ def take_beside(self: Catalogue, topic: Topic) -> Topic | None:
     return topic
 
 
-_take = Catalogue.take_topic
-
-
-def keep_orphans(self: NodeCore, token: int, now: Any) -> list[Any]:
+def keep_orphans(before: Before, self: NodeCore, token: int, now: Any) -> list[Any]:
     self.orphans.clear()
-    return _on_durable(self, token, now)
+    return before(self, token, now)
 
-
-_on_durable = NodeCore._on_durable
 
 # --------------------------------------------------------------------------- the rules
 
-ALTERED_AND_DELETED = Scenario(
-    "alter-delete",
-    "one more partition and a DELETE, through two nodes",
-    rf=1,
-    budget=NO_FETCH,
-    operators=(("alter", A), ("delete", B)),
-    give_up=False,
+ALTERED_AND_DELETED = of_operators(
+    "alter-delete", "one more partition and a DELETE, through two nodes", ("alter", A), ("delete", B), rf=1
 )
 
 RULES: tuple[Rule, ...] = (
@@ -127,13 +110,12 @@ RULES: tuple[Rule, ...] = (
         "creation-as-seen",
         "a creation makes no topic after a deletion that its client did not know of",
         ((CreateTopicCoordinator, "is_late", lambda self, known: False),),
-        scenario=Scenario(
+        scenario=of_operators(
             "create-late",
             "a DELETE, and a creation that was made before and comes through another node",
+            ("delete", A),
+            ("late create", C),
             rf=1,
-            budget=NO_FETCH,
-            operators=(("delete", A), ("late create", C)),
-            give_up=False,
             script=(("ask", A, "delete", 0), *answered("PutTopic", "PutReply", A, B)),
         ),
     ),
@@ -165,7 +147,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "alter-hears-of-deletion",
         "an ALTER confirms nothing where any of the majority that has its proposal says that the topic is gone",
-        ((ChangeCoordinator, "on_written", confirm_deleted),),
+        (around(ChangeCoordinator, "on_written", confirm_deleted),),
         scenario=ALTERED_AND_DELETED,
     ),
     Rule(
@@ -195,22 +177,22 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "deletion-not-kept",
         "a deletion is in the journal",
-        ((Context, "take_in_topic", take_in_unwritten),),
+        (around(Context, "take_in_topic", take_in_unwritten),),
     ),
     Rule(
         "older-topic-stays",
         "a topic whose name was deleted more often takes the place of the others",
-        ((Catalogue, "take_topic", take_beside),),
+        (around(Catalogue, "take_topic", take_beside),),
     ),
     Rule(
         "deleted-payload-stays",
         "the payload of a deleted topic goes everywhere",
-        ((Context, "end_topic", after(Context.end_topic, but(DropBatches))),),
+        (after(Context, "end_topic", but(DropBatches)),),
     ),
     Rule(
         "deleted-payload-returns",
         "what a start finds of a deleted topic is forgotten",
-        ((NodeCore, "_on_durable", keep_orphans),),
+        (around(NodeCore, "_on_durable", keep_orphans),),
         profile="store",
     ),
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from quorumq.core.cluster.catalogue import Catalogue
@@ -10,16 +9,12 @@ from quorumq.core.cluster.rounds import RegisterRound, majority_of
 from quorumq.core.messages.effects import Effect
 from quorumq.core.recovery import voterslots
 from quorumq.core.requests.context import Context
-from quorumq.core.values.types import ClusterLayout, Decision, NodeId, Now
+from quorumq.core.values.types import ClusterLayout, NodeId, Now
 from sim.explorer.scenario import NO_FETCH, Budget, Scenario, Script
-from sim.rules.members import chosen_by
 from sim.rules.moves import adopt, told
 from sim.rules.rule import Rule
-from sim.rules.scripts import A, B, C, D, E, answered, links
-
-
-def hears_one(size: int) -> int:
-    return 1
+from sim.rules.scripts import A, B, C, D, E, answered, chosen, links, registered
+from sim.rules.stand_ins import Before, around
 
 
 def hears_the_present_set(context: Context) -> bool:
@@ -28,38 +23,20 @@ def hears_the_present_set(context: Context) -> bool:
     return sum(node in answered for node in voters) >= majority_of(len(voters))
 
 
-def tells_early(context: Context, epoch: int) -> bool:
-    return True
-
-
-def counts_any_epoch(self: RegisterRound, sender: NodeId, epoch: int) -> None:
-    pass
-
-
-def adopts_before_it_is_durable(self: Context, layout: ClusterLayout, now: Now) -> list[Effect]:
-    effects = _take_in_cluster(self, layout, now)
+def adopts_before_it_is_durable(
+    before: Before, self: Context, layout: ClusterLayout, now: Now
+) -> list[Effect]:
+    effects = before(self, layout, now)
     self.use_cluster(layout, now)
     self.join_soon(now)
     return effects
-
-
-_take_in_cluster = Context.take_in_cluster
-
-
-def takes_no_decision(self: Catalogue, decision: Decision) -> bool:
-    return False
-
-
-def counts_undecided(self: Catalogue, decisions: Iterable[Decision]) -> ClusterLayout | None:
-    return None
 
 
 def made(through: NodeId, voter: NodeId, index: int = 0) -> Script:
     """Return steps in which a topic is made through a node, by the vote of one other."""
     return (
         ("ask", through, "create", index),
-        *chosen_by(through, voter),
-        *answered("PutTopic", "PutReply", through, voter),
+        *registered("PutTopic", through, voter),
     )
 
 
@@ -80,7 +57,7 @@ RULES = (
     Rule(
         "voters-before-tell",
         "a new voter votes once a majority of the voters before has told",
-        ((voterslots, "majority_of", hears_one),),
+        ((voterslots, "majority_of", lambda size: 1),),
         scenario=changing(
             "voters-told",
             "a topic is made at a and c; c's slot goes to d, which b tells",
@@ -92,7 +69,7 @@ RULES = (
     Rule(
         "voters-tell-once-they-have-adopted",
         "each voter that tells a new one has adopted the layout before",
-        ((voterslots, "may_tell", tells_early),),
+        ((voterslots, "may_tell", lambda context, epoch: True),),
         scenario=changing(
             "voters-told-early",
             "c's slot goes to d, which a and b tell, b before it adopts; b and c make a topic",
@@ -104,7 +81,7 @@ RULES = (
     Rule(
         "voters-count-in-one-epoch",
         "an answer about registers counts in the epoch of its round",
-        ((RegisterRound, "check_epoch", counts_any_epoch),),
+        ((RegisterRound, "check_epoch", lambda self, sender, epoch: None),),
         scenario=changing(
             "voters-of-two-epochs",
             "c's slot goes to d, which a and b tell; a and d make a topic, and c, which does not know, asks b",
@@ -116,7 +93,7 @@ RULES = (
     Rule(
         "voters-are-adopted-once-durable",
         "other voters are adopted once that is durable",
-        ((Context, "take_in_cluster", adopts_before_it_is_durable),),
+        (around(Context, "take_in_cluster", adopts_before_it_is_durable),),
         scenario=changing(
             "voters-crash",
             "c's slot goes to d, which a and b tell; b crashes, and topics are made through c and d",
@@ -131,7 +108,7 @@ RULES = (
     Rule(
         "new-voters-learn-what-was-accepted",
         "a new voter learns promises and accepted values",
-        ((Catalogue, "take_decision", takes_no_decision),),
+        ((Catalogue, "take_decision", lambda self, decision: False),),
         scenario=changing(
             "voters-accepted",
             "a and c have accepted a topic, and no node knows that; c's slot goes to d, which b and c tell",
@@ -149,7 +126,7 @@ RULES = (
     Rule(
         "added-voters-hear-those-before",
         "each voter that is added beside the others hears a majority of these",
-        ((voterslots, "majority_of", hears_one),),
+        ((voterslots, "majority_of", lambda size: 1),),
         scenario=raising(
             "voters-added",
             "a topic is made at a and b; d and e, which c tells, are voters beside a, b and c",
@@ -161,7 +138,7 @@ RULES = (
     Rule(
         "added-voters-hear-adopters",
         "each voter that tells an added one has adopted the layout before",
-        ((voterslots, "may_tell", tells_early),),
+        ((voterslots, "may_tell", lambda context, epoch: True),),
         scenario=raising(
             "voters-added-early",
             "d and e are voters beside a, b and c, which tell them, a alone having adopted; b and c make a topic",
@@ -173,14 +150,14 @@ RULES = (
     Rule(
         "resync-awaits-undecided-voters",
         "a resync waits until other voters that were accepted are chosen or not",
-        ((Catalogue, "undecided_voters", counts_undecided),),
+        ((Catalogue, "undecided_voters", lambda self, decisions: None),),
         scenario=changing(
             "voters-undecided",
             "a has c's slot go to d, which it tells, and is emptied; b, which has accepted that, and c tell a",
             (
                 ("ask", A, "voter c d", 2),
                 *answered("PutCluster", "PutReply", A, B, C, D),
-                *chosen_by(A, B),
+                *chosen(A, B),
                 ("deliver", "PutCluster", A, D),
                 *told(D, A),
                 ("lose", A),
