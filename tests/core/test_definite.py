@@ -61,6 +61,11 @@ Scene = Callable[[Cluster], Any]
 """Brings a new cluster into the state that a request meets; returns the request."""
 
 
+def scene(prepare: Callable[..., Any]) -> Callable[..., Scene]:
+    """Return a function that makes scenes: it takes the arguments of ``prepare`` without the cluster."""
+    return lambda *args: lambda cluster: prepare(cluster, *args)
+
+
 # -------------------------------------------------------------------------------------- scenes
 
 
@@ -105,12 +110,10 @@ def publish(cluster: Cluster) -> m.Publish:
     return m.Publish(cluster.batch(topic, producer_id, 1, [b"new"]))
 
 
-def publish_while_closing(*deaf: NodeId) -> Scene:
-    def scene(cluster: Cluster) -> m.Publish:
-        topic, producer_id = closing(cluster, *deaf)
-        return m.Publish(cluster.batch(topic, producer_id, 1, [b"late"]))
-
-    return scene
+@scene
+def publish_while_closing(cluster: Cluster, *deaf: NodeId) -> m.Publish:
+    topic, producer_id = closing(cluster, *deaf)
+    return m.Publish(cluster.batch(topic, producer_id, 1, [b"late"]))
 
 
 def publish_of_a_closed_session(cluster: Cluster) -> m.Publish:
@@ -121,27 +124,22 @@ def publish_of_a_closed_session(cluster: Cluster) -> m.Publish:
     return m.Publish(cluster.batch(topic, producer_id, 1, [b"late"]))
 
 
-def publish_of_other_bytes(*where: NodeId) -> Scene:
+@scene
+def publish_of_other_bytes(cluster: Cluster, *where: NodeId) -> m.Publish:
     """Only these nodes know the message stored under the id."""
-
-    def scene(cluster: Cluster) -> m.Publish:
-        topic, producer_id = opened(cluster)
-        cluster.drop = lambda sender, to, message: isinstance(message, m.Store) and to not in where
-        cluster.submit(where[0], m.Publish(cluster.batch(topic, producer_id, 0, [b"one"])))
-        cluster.hear_all()
-        return m.Publish(cluster.batch(topic, producer_id, 0, [b"other"]))
-
-    return scene
+    topic, producer_id = opened(cluster)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.Store) and to not in where
+    cluster.submit(where[0], m.Publish(cluster.batch(topic, producer_id, 0, [b"one"])))
+    cluster.hear_all()
+    return m.Publish(cluster.batch(topic, producer_id, 0, [b"other"]))
 
 
-def publish_on_full_disks(*full: NodeId) -> Scene:
-    def scene(cluster: Cluster) -> m.Publish:
-        request = publish(cluster)
-        for node in full:
-            cluster.feed(node, DiskFull(True))
-        return request
-
-    return scene
+@scene
+def publish_on_full_disks(cluster: Cluster, *full: NodeId) -> m.Publish:
+    request = publish(cluster)
+    for node in full:
+        cluster.feed(node, DiskFull(True))
+    return request
 
 
 def ack(cluster: Cluster) -> m.AckRequest:
@@ -155,55 +153,47 @@ def ack_of_some(cluster: Cluster) -> m.AckRequest:
     return m.AckRequest(receipts(cluster.ask("b", fetch())))
 
 
-def after_its_hold(make: Callable[[tuple[m.ReceiptPart, ...]], Any]) -> Scene:
-    def scene(cluster: Cluster) -> Any:
-        got = delivered(cluster, hold_time=1.0)
-        cluster.advance(2.0)
-        return make(got)
-
-    return scene
+@scene
+def after_its_hold(cluster: Cluster, make: Callable[[tuple[m.ReceiptPart, ...]], Any]) -> Any:
+    got = delivered(cluster, hold_time=1.0)
+    cluster.advance(2.0)
+    return make(got)
 
 
-def held_by_one(make: Callable[[tuple[m.ReceiptPart, ...]], Any], node: NodeId) -> Scene:
+@scene
+def held_by_one(cluster: Cluster, make: Callable[[tuple[m.ReceiptPart, ...]], Any], node: NodeId) -> Any:
     """It was given back; ``node`` alone has not heard."""
-
-    def scene(cluster: Cluster) -> Any:
-        got = delivered(cluster)
-        missed(cluster, node, m.Release)
-        cluster.ask("b" if node != "b" else "c", m.ReleaseRequest(got))
-        cluster.hear_all()
-        return make(got)
-
-    return scene
+    got = delivered(cluster)
+    missed(cluster, node, m.Release)
+    cluster.ask("b" if node != "b" else "c", m.ReleaseRequest(got))
+    cluster.hear_all()
+    return make(got)
 
 
-def held_by_two(make: Callable[[tuple[m.ReceiptPart, ...]], Any], node: NodeId) -> Scene:
+@scene
+def held_by_two(cluster: Cluster, make: Callable[[tuple[m.ReceiptPart, ...]], Any], node: NodeId) -> Any:
     """``node`` alone never heard of the hold."""
-
-    def scene(cluster: Cluster) -> Any:
-        published(cluster, 1)
-        missed(cluster, node, m.Hold)
-        got = receipts(cluster.ask("a" if node != "a" else "b", fetch(hold_time=20.0)))
-        cluster.hear_all()
-        assert got
-        return make(got)
-
-    return scene
+    published(cluster, 1)
+    missed(cluster, node, m.Hold)
+    got = receipts(cluster.ask("a" if node != "a" else "b", fetch(hold_time=20.0)))
+    cluster.hear_all()
+    assert got
+    return make(got)
 
 
+@scene
 def after(
-    change: Callable[..., Any], make: Callable[[tuple[m.ReceiptPart, ...]], Any], *deaf: NodeId
-) -> Scene:
+    cluster: Cluster,
+    change: Callable[..., Any],
+    make: Callable[[tuple[m.ReceiptPart, ...]], Any],
+    *deaf: NodeId,
+) -> Any:
     """Make the request for messages delivered before ``change``, a rewind or a deletion that ``deaf`` missed."""
-
-    def scene(cluster: Cluster) -> Any:
-        got = delivered(cluster)
-        cluster.drop = lambda sender, to, message: to in deaf and isinstance(message, m.PutGroup)
-        change(cluster, node="b")
-        cluster.hear_all()
-        return make(got)
-
-    return scene
+    got = delivered(cluster)
+    cluster.drop = lambda sender, to, message: to in deaf and isinstance(message, m.PutGroup)
+    change(cluster, node="b")
+    cluster.hear_all()
+    return make(got)
 
 
 def reject(got: tuple[m.ReceiptPart, ...]) -> m.RejectRequest:
@@ -218,27 +208,22 @@ def extend(got: tuple[m.ReceiptPart, ...]) -> m.ExtendRequest:
     return m.ExtendRequest(got, 15.0, 0.0)
 
 
-def what_two_have_acked(make: Callable[[tuple[m.ReceiptPart, ...]], Any]) -> Scene:
+@scene
+def what_two_have_acked(cluster: Cluster, make: Callable[[tuple[m.ReceiptPart, ...]], Any]) -> Any:
     """By a delivery before, which c has not heard of."""
-
-    def scene(cluster: Cluster) -> Any:
-        before = delivered(cluster, 1, hold_time=1.0)
-        cluster.advance(1.5)
-        got = receipts(cluster.ask("b", fetch(hold_time=20.0)))
-        assert got
-        settle_without(cluster, "c", m.AckRequest(before))
-        return make(got)
-
-    return scene
+    before = delivered(cluster, 1, hold_time=1.0)
+    cluster.advance(1.5)
+    got = receipts(cluster.ask("b", fetch(hold_time=20.0)))
+    assert got
+    settle_without(cluster, "c", m.AckRequest(before))
+    return make(got)
 
 
-def what_two_have_purged(make: Callable[[tuple[m.ReceiptPart, ...]], Any]) -> Scene:
-    def scene(cluster: Cluster) -> Any:
-        got = delivered(cluster)
-        settle_without(cluster, "c", m.PurgeRequest("jobs", 0, "g"))
-        return make(got)
-
-    return scene
+@scene
+def what_two_have_purged(cluster: Cluster, make: Callable[[tuple[m.ReceiptPart, ...]], Any]) -> Any:
+    got = delivered(cluster)
+    settle_without(cluster, "c", m.PurgeRequest("jobs", 0, "g"))
+    return make(got)
 
 
 def settle_without(cluster: Cluster, node: NodeId, request: Any) -> None:
@@ -294,30 +279,25 @@ def redrive(cluster: Cluster) -> m.RedriveRequest:
     return m.RedriveRequest("jobs", 0, "g", dead_entries(cluster))
 
 
-def redrive_of_what_is_dead_at(*where: NodeId) -> Scene:
+@scene
+def redrive_of_what_is_dead_at(cluster: Cluster, *where: NodeId) -> m.RedriveRequest:
     """Its REJECT has reached these nodes alone."""
-
-    def scene(cluster: Cluster) -> m.RedriveRequest:
-        got = delivered(cluster)
-        cluster.drop = lambda sender, to, message: isinstance(message, m.Reject) and to not in where
-        cluster.submit(where[0], m.RejectRequest(got, death=DEATH))
-        cluster.hear_all()
-        page = cluster.ask(where[0], m.PeekRequest("jobs", 0, "g", "dead", (0, 0), 100))
-        return m.RedriveRequest("jobs", 0, "g", tuple((item.span, item.record) for item in page.items))
-
-    return scene
+    got = delivered(cluster)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.Reject) and to not in where
+    cluster.submit(where[0], m.RejectRequest(got, death=DEATH))
+    cluster.hear_all()
+    page = cluster.ask(where[0], m.PeekRequest("jobs", 0, "g", "dead", (0, 0), 100))
+    return m.RedriveRequest("jobs", 0, "g", tuple((item.span, item.record) for item in page.items))
 
 
-def redrive_after_a_rewind(*deaf: NodeId) -> Scene:
-    def scene(cluster: Cluster) -> m.RedriveRequest:
-        request = redrive(cluster)
-        cluster.advance(1.0)
-        cluster.drop = lambda sender, to, message: to in deaf and isinstance(message, m.PutGroup)
-        rewind(cluster, node="b", start="time", from_ms=cluster.now.wall_ms + 1)
-        cluster.hear_all()
-        return request
-
-    return scene
+@scene
+def redrive_after_a_rewind(cluster: Cluster, *deaf: NodeId) -> m.RedriveRequest:
+    request = redrive(cluster)
+    cluster.advance(1.0)
+    cluster.drop = lambda sender, to, message: to in deaf and isinstance(message, m.PutGroup)
+    rewind(cluster, node="b", start="time", from_ms=cluster.now.wall_ms + 1)
+    cluster.hear_all()
+    return request
 
 
 def redrive_of_what_two_have_purged(cluster: Cluster) -> m.RedriveRequest:
@@ -343,15 +323,12 @@ def redrive_of_what_two_have_acked(cluster: Cluster) -> m.RedriveRequest:
     return m.RedriveRequest("jobs", 0, "g", entries)
 
 
-def on(make: Callable[[Cluster, Topic], Any]) -> Scene:
+@scene
+def on(cluster: Cluster, make: Callable[[Cluster, Topic], Any]) -> Any:
     """A request that meets some messages of a topic, and a group that has read."""
-
-    def scene(cluster: Cluster) -> Any:
-        topic, _ = published(cluster, 3)
-        cluster.ask("b", m.AckRequest(receipts(cluster.ask("b", fetch(most=1)))))
-        return make(cluster, topic)
-
-    return scene
+    topic, _ = published(cluster, 3)
+    cluster.ask("b", m.AckRequest(receipts(cluster.ask("b", fetch(most=1)))))
+    return make(cluster, topic)
 
 
 def create_of_a_deleted_name(cluster: Cluster) -> m.CreateTopic:
@@ -362,16 +339,13 @@ def create_of_a_deleted_name(cluster: Cluster) -> m.CreateTopic:
     return m.CreateTopic("jobs", 1, 2)
 
 
-def fetch_where_another_makes_no_group(start: str, rf: int, partitions: int) -> Scene:
+@scene
+def fetch_where_another_makes_no_group(cluster: Cluster, start: str, rf: int, partitions: int) -> Any:
     """A FETCH of a new group, while node c alone knows that the topic makes none by itself."""
-
-    def scene(cluster: Cluster) -> Any:
-        cluster.topic(rf=rf, partitions=partitions)
-        cluster.drop = lambda sender, to, message: to != "c" and isinstance(message, m.PutTopic)
-        cluster.submit("c", m.AlterTopic("jobs", auto_create_groups=False))
-        return fetch("new")._replace(start=start)
-
-    return scene
+    cluster.topic(rf=rf, partitions=partitions)
+    cluster.drop = lambda sender, to, message: to != "c" and isinstance(message, m.PutTopic)
+    cluster.submit("c", m.AlterTopic("jobs", auto_create_groups=False))
+    return fetch("new")._replace(start=start)
 
 
 # --------------------------------------------------------------------------------------- table
