@@ -1,6 +1,6 @@
 """`python -m sim`, one name for everything that checks quorumq without a network.
 
-Commands are imported only when they are asked for: the explorer does not need the imports of the heap, and `--help`
+Commands are imported only if they are asked for: the explorer does not need those of the simulator, and `--help`
 answers at once.
 """
 

@@ -270,7 +270,7 @@ def differing(subject: str, by_node: dict[NodeId, Any]) -> Iterator[str]:
 
 
 def digest_of(view: Any, replicas: list[Replica]) -> tuple[Any, ...]:
-    """Return the values that two replicas must agree on in the end: the records, letters by their ballot.
+    """Return the values that two replicas must agree on in the end: the records, dead letters by their ballot.
 
     Nothing is kept of a producer id that was closed, which takes its time to spread.
     """

@@ -6,7 +6,7 @@ record that is forgotten somewhere: in a step, in a snapshot, in a replay, in a 
 
 If the two may differ, nothing is promised:
 
-- holds and ballots: a clean stop keeps them, else quarantine and the floor of the clock stand for them;
+- holds and ballots: a clean stop keeps them, else quarantine and the minimum ballot stand for them;
 - what is known and absent, hints, starts of peers that were heard of without a HELLO, and what waits, is settled or
   idle_since: it is heard, or worked out, again;
 - positions of peers that are not written yet (they are written with something else, at most every few seconds);
@@ -249,7 +249,7 @@ def compare_holds(core: NodeCore, journal: Iterable[JournalRecord], now: Now) ->
 
 
 def without_texts(subject: str, known: Any) -> Any:
-    """Return the knowledge with letters cut to their ballots: a full node keeps no more of them."""
+    """Return the knowledge with dead letters cut to their ballots: a full node keeps no more of them."""
     if known is None or not subject.endswith(", records"):
         return known
     return [(span, value._replace(letter=value.letter and value.letter.ballot)) for span, value in known]

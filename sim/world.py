@@ -1,6 +1,6 @@
 """Time, the network and the history of one simulated run.
 
-An event heap: nothing happens but the events that stand in it, in order of time, ties in order of scheduling. There
+A queue of events: nothing happens but the events in it, in order of time, ties in order of scheduling. There
 is one true time; every node and client has clocks of its own that run at other rates. All randomness comes
 from streams named after the seed and the concern. So one schedule gives one run, and `World.trace` is a
 hash over all of it.
@@ -87,7 +87,7 @@ class Clock:
 
 
 class World:
-    """One run: the heap, the network, the sightings, and the history.
+    """One run: the events, the network, the sightings, and the history.
 
     Attributes:
         messages: network messages delivered, peers' and clients'.

@@ -1,6 +1,6 @@
 """Dead letters: listed by problem, shown, redriven and purged.
 
-A thousand dead letters are rarely a thousand problems. The fingerprint that came with each letter brings equal
+A thousand dead letters are rarely a thousand problems. The fingerprint of each brings equal
 failures together, so the list has problems, each with a count and a few ids to look at.
 
 A redrive lists and redrives page by page, by message id: a redriven message that dies again meanwhile is behind it,

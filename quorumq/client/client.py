@@ -1,4 +1,4 @@
-"""The front door, on trio.
+"""The entry point, on trio.
 
 A Client owns the connections and the background tasks; producers and consumers are made from it and end before
 it. Every wait for a node has a timeout, and the error at its end names the addresses that were tried and

@@ -351,7 +351,7 @@ class Run:
 
 
 def key_of(message_id: MessageId) -> MessageKey:
-    """Return a message of the demo as the judge knows it."""
+    """Return a message of the demo as the checker knows it."""
     return TOPIC, message_id.partition.number, producer_id_text(message_id.producer_id), message_id.seq
 
 

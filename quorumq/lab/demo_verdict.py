@@ -1,6 +1,6 @@
 """Fate of every message of a demo, and whether the demo may call itself passed.
 
-The judge trusts no counter and no process's memory: it reads the histories that publisher and workers wrote
+The checker trusts no counter and no process's memory: it reads the histories that publisher and workers wrote
 (docs/history.md), line by line, and compares sets of message ids. All of them are of one machine, so their
 monotonic clocks are one clock and their times can be compared.
 
@@ -13,7 +13,7 @@ The remaining order, a delivery with a lower token that arrives late, is the cli
 Why not sim's checkers: they are not installed (docs/decisions/0012). They take an ACK without an answer for one that
 may have settled its message, which is right for a random run and too little here. They also go by when a delivery was
 written down, which a worker that is stopped between its look at the clock and that line does too late. But for that, a
-test has them judge a demo too.
+test has them check a demo too.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ later delivers it; at most one delivery of a message ever hears ``acked``; and t
 deliveries of a message to a group strictly increase.
 
 All but the tokens is per generation of the group: a rewind opens the message again. In a group of dead letters an ACK
-settles the letter at its generation and redrive number.
+settles the dead letter at its generation and redrive number.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def conserved(world: World, locals_: Locals, observed: Observations) -> str:
 
 
 def is_kept(node_state: Local, kind: Kind) -> bool:
-    """Return True if the group offers an open message, holds and delays aside, or keeps a dead one."""
+    """Return True if the group has the message open, holds and delays aside, or keeps its dead letter."""
     return kind == Kind.DEAD or all(
         view.readable(SPAN, view.covers(SPAN.producer_id, batch.header.published_ms))
         for replica in node_state.core.replicas.values()

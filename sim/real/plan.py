@@ -1,6 +1,6 @@
-"""The schedule of a run of real processes: each minute one of the faults of aimed.py, then some of the heap's.
+"""The schedule of a run of real processes: each minute one of the faults of aimed.py, then some of the simulator's.
 
-They are the heap's as far as processes can have them, and fewer.
+Processes cannot have all of these, and there are fewer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sim.real.cluster import CLIENTS, HOLD_S
 from sim.schedule import Schedule
 
 STRETCH = 4.0
-"""Real seconds per second of the heap's plan of faults: processes take their time to start."""
+"""Real seconds per second of the simulator's plan of faults: processes take their time to start."""
 
 DELAY_S = (0.05, 0.2, 0.5)
 WINDOW_S = 60.0

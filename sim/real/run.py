@@ -36,7 +36,7 @@ RUN = "local"
 
 SETTLED = ("acked", "dead", "purged", "skipped")
 STILL_S = 60.0
-"""Seconds without a settled message in a healed cluster with unsettled ones: far more than the heap's bound."""
+"""Seconds without a settled message in a healed cluster with unsettled ones: far more than the simulator's bound."""
 
 STARTS = 10.0
 """Factor of the cluster's start time that is added: a machine may be slow."""

@@ -1,6 +1,6 @@
 """Dead letters, made from the exceptions of handlers.
 
-The letter is written once, at the place that knows the failure best, and stays with the message. The fingerprint brings
+The death is recorded once, at the place that knows the failure best, and stays with the message. The fingerprint brings
 equal failures together later: class, message and innermost frame, without parts that differ from message to
 message (ids, numbers, addresses). So it is computed here, once, and never again by its readers.
 """
@@ -16,7 +16,7 @@ from quorumq.core.values.limits import DEATH_TEXT_MAX
 from quorumq.core.values.types import STAMP_ZERO, Death
 
 REASON: Final = "rejected"
-"""Reason of the death in the letter: a consumer rejected the message."""
+"""Reason of the death: a consumer rejected the message."""
 
 SHORT_CHARS_MAX: Final = 200
 
@@ -49,8 +49,8 @@ def make_death(
         delivered_ms: time of this delivery; milliseconds since 1970, as all times here.
 
     Returns:
-        a letter without ballot, node and time of death, which the node fills in. ``first_delivered_ms`` is 0 where
-        it is not known, as this is not the first delivery. Texts are cut in the middle to `DEATH_TEXT_MAX`.
+        a death without ballot, node and time, which the node fills in. ``first_delivered_ms`` is 0 if it is not
+        known, as this is not the first delivery. Texts are cut in the middle to `DEATH_TEXT_MAX`.
     """
     error_class = class_name(error) if error is not None else ""
     text = text_of(error) if error is not None else ""
