@@ -101,24 +101,16 @@ def test_a_change_is_stamped_above_one_that_its_node_does_not_know() -> None:
     assert {labels_of(cluster, name)["owner"] for name in "abc"} == {"second"}
 
 
-def test_a_read_writes_what_only_some_have_before_it_answers() -> None:
+@pytest.mark.parametrize("changes", [{}, {"team": "x"}], ids=["a read", "a change"])
+def test_labels_that_only_some_have_are_written_before_an_answer_shows_them(changes: dict[str, str]) -> None:
     cluster = Cluster()
     cluster.topic()
     take(cluster, "a", Label("owner", "half", Stamp(1, "a")))
     cluster.drop = only_between("a", "b")
-    assert read(cluster, "b") == {"owner": "half"}
+    shown = put(cluster, "b", **changes) if changes else read(cluster, "b")
+    assert shown == {"owner": "half", **changes}
     cluster.drop = only_between("b", "c")
-    assert read(cluster, "c") == {"owner": "half"}, "a later read finds no older labels"
-
-
-def test_a_change_answers_with_labels_that_a_majority_has() -> None:
-    cluster = Cluster()
-    cluster.topic()
-    take(cluster, "a", Label("owner", "half", Stamp(1, "a")))
-    cluster.drop = only_between("a", "b")
-    assert put(cluster, "b", team="x") == {"owner": "half", "team": "x"}
-    cluster.drop = only_between("b", "c")
-    assert read(cluster, "c") == {"owner": "half", "team": "x"}
+    assert read(cluster, "c") == shown, "a later read finds no older labels"
 
 
 def test_a_change_answers_with_its_own_text_and_not_with_one_that_is_being_written() -> None:

@@ -31,9 +31,8 @@ def on(cluster: GrowingCluster, nodes: str, rf: int) -> Topic:
     raise AssertionError("no topic is on these nodes")
 
 
-@pytest.mark.parametrize(("nodes", "rf"), [("d", 1), ("de", 3), ("def", 3)])
-def test_a_deletion_is_completed_though_nodes_of_a_set_were_removed_meanwhile(nodes: str, rf: int) -> None:
-    """They know nothing of it. A node that knows the deletion lets a drained node leave."""
+def deleted_while_down(nodes: str, rf: int, removed: str) -> tuple[GrowingCluster, m.DeleteTopic]:
+    """Delete a topic on these nodes while all of them are down, and remove some of them."""
     cluster = GrowingCluster(3)
     for name in "def":
         cluster.add(name)
@@ -41,23 +40,22 @@ def test_a_deletion_is_completed_though_nodes_of_a_set_were_removed_meanwhile(no
     cluster.kill(nodes)
     delete = m.DeleteTopic(topic.name, topic.id)
     assert isinstance(asked(cluster, "a", delete), m.Failed)
-    for name in nodes:
+    for name in removed:
         change(cluster, name, "drain", "remove")
+    return cluster, delete
+
+
+@pytest.mark.parametrize(("nodes", "rf"), [("d", 1), ("de", 3), ("def", 3)])
+def test_a_deletion_is_completed_though_nodes_of_a_set_were_removed_meanwhile(nodes: str, rf: int) -> None:
+    """They know nothing of it. A node that knows the deletion lets a drained node leave."""
+    cluster, delete = deleted_while_down(nodes, rf, removed=nodes)
     assert isinstance(asked(cluster, "b", delete), m.TopicReply)
-    assert cluster.topic(topic.name).deletions == 1
+    assert cluster.topic(delete.name).deletions == 1
 
 
 def test_a_deletion_waits_for_the_nodes_of_a_set_that_are_members() -> None:
     """Two of three were removed: the third alone is asked, and has to answer."""
-    cluster = GrowingCluster(3)
-    for name in "def":
-        cluster.add(name)
-    topic = on(cluster, "def", 3)
-    cluster.kill("def")
-    delete = m.DeleteTopic(topic.name, topic.id)
-    assert isinstance(asked(cluster, "a", delete), m.Failed)
-    for name in "de":
-        change(cluster, name, "drain", "remove")
+    cluster, delete = deleted_while_down("def", 3, removed="de")
     assert isinstance(asked(cluster, "a", delete), m.Failed)
     cluster.start("f")
     assert isinstance(asked(cluster, "a", delete), m.TopicReply)
