@@ -10,8 +10,15 @@ from typing import Any, Final, TypeVar
 import trio
 
 from quorumq.client import Client, connect
-from quorumq.core.messages import ClientReply, Failed, FetchReply, Slice
-from quorumq.core.messages.effects import Gone, Request
+from quorumq.core.messages import (
+    ClientReply,
+    Failed,
+    FetchReply,
+    RemoteFetchReply,
+    ReplicaPeekReply,
+    Slice,
+)
+from quorumq.core.messages.effects import Gone, Received, Request
 from quorumq.core.values.errors import BadReceipt, Code
 from quorumq.core.values.types import NodeId, Now
 from quorumq.testing.nodes import NAMES, Nodes
@@ -89,6 +96,16 @@ class Network(Nodes):
             super().take_reply(key, reply)
         else:
             answer(reply)
+
+    def envelope(self, sender: NodeId, to: NodeId, message: object) -> Received | None:
+        """Return a message as its receiver gets it. Messages for a client of another node come with their bytes."""
+        if isinstance(message, (RemoteFetchReply, ReplicaPeekReply)):
+            if isinstance(message, RemoteFetchReply):
+                message = sign_fetched(message, secret=SECRET)
+            reader = FrameReader()
+            reader.feed(b"".join(encode_message(message, read=self.read(sender))))
+            message = decode_message(next(iter(reader))).message
+        return super().envelope(sender, to, message)
 
     # ----------------------------------------------------------------------- faults
 

@@ -16,9 +16,9 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, TypeVar
 
-from quorumq.core.messages import FetchReply, ReceiptPart, Slice
+from quorumq.core.messages import FetchReply, ReceiptPart, RemoteFetchReply, Slice
 from quorumq.core.values.errors import BadReceipt
 from quorumq.core.values.types import DERIVED, NAMED, ProducerId, Receipt, Span
 from quorumq.wire import cbor
@@ -167,6 +167,9 @@ def sign_slices(slices: tuple[Slice, ...], *, secret: bytes, key: int = 0) -> tu
     )
 
 
-def sign_fetched(fetched: FetchReply, *, secret: bytes, key: int = 0) -> FetchReply:
+Fetched = TypeVar("Fetched", FetchReply, RemoteFetchReply)
+
+
+def sign_fetched(fetched: Fetched, *, secret: bytes, key: int = 0) -> Fetched:
     """Return ``fetched`` with every delivery's receipt signed."""
     return fetched._replace(slices=sign_slices(fetched.slices, secret=secret, key=key))

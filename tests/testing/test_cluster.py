@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from quorumq.client import NotFound, NotStored, TooFewReplicas, UsageError
-from quorumq.core.messages import Fetch, FetchReply
+from quorumq.core.messages import Fetch, FetchReply, PeekRequest
 from quorumq.testing import Clock, Cluster, aio, blocking, cluster, run
 from quorumq.wire.codec import decode_message
 from quorumq.wire.frames import FrameReader
@@ -206,6 +206,42 @@ def test_a_handler_that_ends_the_program_ends_the_work(threads: blocking.Cluster
     threads.client.publish("jobs", b"")
     with pytest.raises(SystemExit):
         threads.work("jobs", "g", end)
+
+
+async def asked(nodes: Cluster, name: str, request: Any) -> Any:
+    """Return a node's answer to a request on a connection of its own."""
+    ours, theirs = trio.testing.memory_stream_pair()
+    connection = nodes.network.connection(name, theirs)
+    connection.take(request, 1)
+    while not connection.outbox:
+        await trio.sleep(0.01)
+    await ours.send_eof()
+    await connection.run()
+    reader = FrameReader()
+    reader.feed(await ours.receive_some())
+    return decode_message(next(iter(reader))).message
+
+
+def test_a_node_answers_for_partitions_of_other_nodes_with_their_bytes() -> None:
+    """It read other bytes, from its own batch of the same number."""
+
+    async def test() -> None:
+        async with (nodes := cluster(6)) as client:
+            for number in range(6):
+                await client.publish(f"jobs{number}", b"x" * number)
+            for number in range(6):
+                for name in nodes.names:
+                    fetch = Fetch(
+                        (f"jobs{number}",), name, 1, 1, 1, max_wait=1.0, hold_time=30.0, sent_at=0.0
+                    )
+                    fetched = await asked(nodes, name, fetch)
+                    assert fetched.slices[0].messages()[0].payload == b"x" * number
+                    peeked = await asked(
+                        nodes, name, PeekRequest(f"jobs{number}", 0, name, "all", (0, 0), 1, bodies=True)
+                    )
+                    assert peeked.slices[0].messages()[0].payload == b"x" * number
+
+    run(test)
 
 
 def test_answers_that_a_node_has_begun_come_though_the_client_sends_no_more() -> None:
