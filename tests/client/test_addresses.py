@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 
 import pytest
 import trio
 
+from quorumq.client import Client
 from quorumq.client.base.context import PRODUCED_S
 from quorumq.client.transport.nodes import DOUBT_S, REFRESH_S
 from quorumq.core.messages import ChangeMembers, ClientReply, Metadata, MetadataReply, NodeInfo
@@ -134,6 +136,40 @@ async def test_a_client_with_old_addresses_alone_is_sent_to_the_present_nodes() 
             await pending.wait()
             assert [message.payload for message in await client.fetch("jobs", "g", max_messages=1)] == [b"x"]
         assert trio.current_time() - began < 1.0
+
+
+def asked_first(clients: list[Client]) -> Counter[str]:
+    return Counter(client.nodes._first for client in clients)
+
+
+async def test_clients_spread_over_all_nodes_again_after_each_was_restarted() -> None:
+    """All went to the same next node, and stayed there: one node had all clients after a restart of each."""
+    async with fake_cluster() as cluster, AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(cluster.connect()) for _ in range(60)]
+        before = asked_first(clients)
+        for name in "abc":
+            cluster.kill(name)
+            for client in clients:
+                await client.metadata()
+            assert min(asked_first(clients)[f"{other}:1"] for other in "abc" if other != name) >= 20
+            cluster.revive(name)
+            await trio.sleep(REFRESH_S + 2 * DOUBT_S)
+        assert asked_first(clients) == before
+
+
+async def test_nodes_that_are_added_get_their_share_of_the_clients_that_are_there() -> None:
+    async with running(lambda: Exchanged(3)) as cluster, AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(cluster.connect(addresses=GIVEN)) for _ in range(60)]
+        for client in clients:
+            await client.metadata()
+        before = {client: client.nodes._first for client in clients}
+        for name in "def":
+            cluster.add(name)
+        cluster.relink()
+        await trio.sleep(2 * REFRESH_S + DOUBT_S)
+        new = {f"{name}:7401" for name in "def"}
+        assert all(asked_first(clients)[address] >= 3 for address in new)
+        assert all(client.nodes._first in (before[client], *new) for client in clients)
 
 
 async def test_a_client_with_many_idle_producers_asks_for_metadata_once_a_minute() -> None:

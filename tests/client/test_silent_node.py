@@ -24,12 +24,13 @@ async def test_a_publish_and_an_ack_wait_less_than_a_second_and_the_next_ones_no
                 nursery.start_soon(client.ack, messages)
             assert trio.current_time() - began < 1.0
             assert messages[0].outcome is Outcome.ACKED
-            assert [node for node, _ in cluster.of(AckRequest)] == ["a", "b"]
+            silent, other = [node for node, _ in cluster.of(AckRequest)]
+            assert (silent, other != "a") == ("a", True)
             began = trio.current_time()
             for _ in range(20):
                 await producer.publish(b"later")
             assert trio.current_time() == began
-            assert {node for node, _ in cluster.of(Publish)[-20:]} == {"b"}
+            assert {node for node, _ in cluster.of(Publish)[-20:]} == {other}
         assert len(await client.fetch("jobs", "g", max_messages=100, max_wait=0.5)) == 21
 
 
@@ -39,7 +40,9 @@ async def test_a_node_that_gave_no_sign_of_life_is_asked_last_until_a_while_has_
         await client.metadata()
         ask_first(client, "a")
         await client.metadata()
-        assert [node for node, request in cluster.of(Metadata)] == ["a", "b", "b"]
+        first, other, again = [node for node, _ in cluster.of(Metadata)]
+        assert first == "a"
+        assert other == again != "a"
         cluster.mute.clear()
         await trio.sleep(4.0)
         ask_first(client, "a")

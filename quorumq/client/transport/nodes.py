@@ -18,6 +18,7 @@ import trio
 from quorumq.client.transport.connection import Connection, Dial, Lost, Orphan, open_connection
 from quorumq.client.transport.log import Log
 from quorumq.core import messages as m
+from quorumq.core.cluster.topics import rendezvous
 from quorumq.core.values.errors import (
     Busy,
     NotFound,
@@ -31,6 +32,7 @@ from quorumq.core.values.errors import (
     UsageError,
 )
 from quorumq.core.values.limits import REQUEST_TIMEOUT_S
+from quorumq.core.values.types import MemberState
 from quorumq.wire.codec import error_of
 
 ATTEMPT_TIMEOUT_S: Final = REQUEST_TIMEOUT_S + 0.5
@@ -197,7 +199,9 @@ class Nodes:
             raise UsageError("no address of a node is given: name at least one, as host:port")
         self.addresses = list(dict.fromkeys(self.addresses))
         self._given = tuple(self.addresses)
-        self._first = self.rng.choice(self.addresses)  # asked first, for as long as it answers
+        self._key = self.rng.randbytes(16)
+        self._home = self._choose(self.addresses)
+        self._first = self._home  # asked first, for as long as it answers
         self._run = trio.lowlevel.current_trio_token()
         self._time = trio.lowlevel.current_clock().current_time
         self.log = Log(self._time)
@@ -222,11 +226,27 @@ class Nodes:
                 self._said[info.node] = info.address
                 self.ids.setdefault(info.node, info.address)
         self.addresses = list(dict.fromkeys((*self._given, *self._said.values())))
+        serving = [info.address for info in reply.nodes if info.address and info.state == MemberState.JOINED]
+        self._home = self._choose(serving or self.addresses)
         if self._first not in self.addresses:
-            self._first = self.rng.choice(self.addresses)
+            self._first = self._home
         for address in [it for it in (*self._failed, *self._doubted) if it not in self.addresses]:
             self._failed.pop(address, None)
             self._doubted.pop(address, None)
+
+    def _choose(self, addresses: Sequence[str]) -> str:
+        """Return the client's home: each node is that of as many clients, and a new one that of its share of them."""
+        return rendezvous(list(addresses), self._key)[0]
+
+    async def _go_home(self) -> None:
+        """Ask the home first again, if it can be reached.
+
+        Why: after a restart of each node, one by one, one of them would have all clients, and new ones would have none.
+        """
+        if self._first != (home := self._home) and not self._is_uncertain(home):
+            with suppress(Lost, QuorumqError):
+                await self.connection(home, timeout=self.connect_timeout)
+                self._first = home
 
     async def keep_learning(self) -> None:
         """Ask for the nodes of the cluster once a minute, and soon after one could not be asked. Runs until cancelled.
@@ -237,6 +257,7 @@ class Nodes:
             while (remaining := self._learned_at + REFRESH_S - self._time()) > 0 and not self._stale.is_set():
                 with trio.move_on_after(remaining):
                     await self._stale.wait()
+                await self._go_home()
             self._learned_at = self._time()
             with suppress(QuorumqError):
                 answer = await self.ask(
@@ -499,13 +520,11 @@ class Nodes:
         asked = head in known and not self._is_uncertain(head)
         if asked:  # mostly no other node is needed
             yield head
-        known = list(known)  # as it is now
-        start = known.index(head) if head in known else self.rng.randrange(len(known))
-        ring = known[start + asked :] + known[:start]
+        ring = [address for address in known if address != head or not asked]  # as it is now
+        self.rng.shuffle(ring)  # so that no node gets all clients of one that is down
         there = [
             at for (pool, at), connection in self._connections.items() if not pool and not connection.lost
         ]
-        # Stable: the ring's order within each.
         ring.sort(key=lambda at: (self._is_uncertain(at), at != head, at not in there))
         yield from ring
 
