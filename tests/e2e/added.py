@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from quorumq.cli.main import main
 from quorumq.lab.leash import Leashed, end, logged
 from quorumq.lab.local import LocalCluster
 from quorumq.lab.ports import HeldPorts
+from tests.lab.processes import cpu_s
 from tests.patience import PATIENCE_S
 
 
@@ -36,8 +36,6 @@ class Members:
     addresses: dict[str, str] = field(default_factory=dict)
     data: dict[str, Path] = field(default_factory=dict)
     added: dict[str, Leashed] = field(default_factory=dict)
-    seconds: list[tuple[str, float]] = field(default_factory=list)
-    """Commands, and the seconds that each took."""
     _ports: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -74,31 +72,33 @@ class Members:
         )
 
     async def run(self, *arguments: str) -> Result:
-        """Run a command with the addresses of all nodes that are there, and note the time that it takes."""
+        """Run a command with the addresses of all nodes that are there."""
         arguments += ("--json",)
         environment = {"QUORUMQ_NODES": ",".join(self.addresses.values())}
-        began = time.monotonic()
         with trio.fail_after(PATIENCE_S):
             result = await trio.to_thread.run_sync(
                 lambda: CliRunner().invoke(main, arguments, env=environment),
                 abandon_on_cancel=True,
             )
         assert result.exit_code == 0, f"{arguments}: {result.stderr}"
-        if arguments[:2] != ("nodes", "list"):
-            self.seconds.append((" ".join(arguments[:3]), time.monotonic() - began))
         return result
 
     async def listed(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in (await self.run("nodes", "list")).stdout.splitlines()]
 
-    async def grow(self) -> None:
-        """Start and add all nodes, and wait until they serve."""
-        for name in self._ports:
-            self.start(name)
-            await self.run("nodes", "add", name, "--address", self.addresses[name])
+    async def add(self, name: str) -> None:
+        """Start a node, add it, and wait until all serve."""
+        self.start(name)
+        await self.run("nodes", "add", name, "--address", self.addresses[name])
         with trio.fail_after(PATIENCE_S):
             while not all(row["up"] for row in await self.listed()):
                 await trio.sleep(0.5)
+
+    def cpu_s(self) -> dict[str, float]:
+        """Return the processor seconds that each node has used so far."""
+        pids = {name: self.cluster.pid(name) for name in self.cluster.nodes if name in self.addresses}
+        pids |= {name: process.pid for name, process in self.added.items() if name in self.addresses}
+        return {name: cpu_s(pid) for name, pid in pids.items() if pid is not None}
 
     async def remove(self, name: str) -> None:
         """Drain and remove a node, stop it, and see that it keeps no message."""

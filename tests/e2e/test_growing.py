@@ -2,7 +2,7 @@
 becomes five and loses one, at twenty times the rate.
 
 Clients have the addresses of the first nodes only. ``QUORUMQ_GROWING_RATE`` sets another rate (messages a second).
-The tests print the seconds of each command, and the delays from publish to delivery before and during the balance.
+The tests print of each phase, as a command is, the seconds, the delays from publish to delivery, and cores in use.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import trio
@@ -137,19 +137,51 @@ def percentile(delays: list[tuple[float, float]], begin: float, until: float, sh
     return values[min(len(values) - 1, int(share * len(values)))]
 
 
-class Phases(dict[str, tuple[float, float]]):
-    """Begin and end of each phase, in monotonic seconds."""
+class Phase(NamedTuple):
+    """Times in monotonic seconds, and processor seconds that nodes and clients used meanwhile."""
+
+    name: str
+    begin: float
+    until: float
+    nodes_cpu_s: float
+    clients_cpu_s: float
+
+
+@dataclass
+class Phases:
+    """Phases of a test."""
+
+    members: Members
+    done: list[Phase] = field(default_factory=list)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        begin = time.monotonic()
+        begin, nodes, clients = time.monotonic(), self.members.cpu_s(), time.process_time()
         yield
-        self[name] = begin, time.monotonic()
+        used = sum(cpu_s - nodes.get(node, 0.0) for node, cpu_s in self.members.cpu_s().items())
+        self.done.append(Phase(name, begin, time.monotonic(), used, time.process_time() - clients))
+
+    def show(self, account: Account, delays: list[tuple[float, float]]) -> None:
+        """Print what each phase cost, and see that all messages were delivered, and none twice at a time."""
+        print(f"{'':20} {'s':>6} {'/s':>6} {'p50 ms':>7} {'p99 ms':>7} {'max ms':>7}  cores: nodes, clients")
+        for name, begin, until, *cpu in self.done:
+            p50, p99, most = (1000 * percentile(delays, begin, until, share) for share in (0.5, 0.99, 1.0))
+            count, seconds = sum(begin <= at < until for at, _ in delays), until - begin
+            nodes, clients = (used / seconds for used in cpu)
+            print(
+                f"{name:20} {seconds:6.1f} {count / seconds:6.0f} {p50:7.1f} {p99:7.1f} {most:7.1f}         "
+                f"{nodes:5.2f} {clients:8.2f}"
+            )
+        print(f"{len(account.published)} published, {account.redelivered} delivered again")
+        assert not account.lost(), account.lost()[:5]
+        assert not account.delivered_after_ack(), account.delivered_after_ack()[:5]
+        assert not account.overlapping(), account.overlapping()[:5]
+        assert not account.strangers(), account.strangers()[:5]
 
 
 async def grow(members: Members, folder: Path) -> tuple[Steady, Phases, list[int]]:
     """Grow to nine nodes and go to three others under load; return the load, its phases, and the backlog."""
-    phases, load = Phases(), Steady(members.cluster.addresses, folder, RATE)
+    phases, load = Phases(members), Steady(members.cluster.addresses, folder, RATE)
     async with AsyncExitStack() as stack:
         client = await load.client(stack, "first")
         for topic, retention in TOPICS.items():
@@ -161,8 +193,9 @@ async def grow(members: Members, folder: Path) -> tuple[Steady, Phases, list[int
                 await trio.sleep(STEADY_S / 2)
                 with phases.phase("three nodes"):
                     await trio.sleep(STEADY_S)
-                with phases.phase("nodes add"):
-                    await members.grow()
+                for name in ADDED:
+                    with phases.phase(f"nodes add {name}"):
+                        await members.add(name)
                 with phases.phase("nine nodes"):
                     await trio.sleep(STEADY_S)
                 with phases.phase("partitions balance"):
@@ -170,8 +203,8 @@ async def grow(members: Members, folder: Path) -> tuple[Steady, Phases, list[int
                 rows = await members.listed()
                 assert not any(row["leaving"] for row in rows), rows
                 assert all(row["replicas"] for row in rows), rows
-                with phases.phase("drain and remove"):
-                    for name in (*members.cluster.nodes, *ADDED[:3]):
+                for name in (*members.cluster.nodes, *ADDED[:3]):
+                    with phases.phase(f"drain and remove {name}"):
                         await members.remove(name)
                 with phases.phase("three other nodes"):
                     await trio.sleep(STEADY_S)
@@ -192,7 +225,7 @@ async def grow(members: Members, folder: Path) -> tuple[Steady, Phases, list[int
 
 async def become_five(members: Members, folder: Path) -> tuple[Steady, Phases]:
     """Add two nodes under load, balance, and drain and remove the first one."""
-    phases, load = Phases(), Steady(members.cluster.addresses, folder, FAST)
+    phases, load = Phases(members), Steady(members.cluster.addresses, folder, FAST)
     async with AsyncExitStack() as stack:
         client = await load.client(stack, "first")
         for topic, retention in TOPICS.items():
@@ -203,7 +236,8 @@ async def become_five(members: Members, folder: Path) -> tuple[Steady, Phases]:
                 with phases.phase("three nodes"):
                     await trio.sleep(STEADY_S)
                 with phases.phase("add and balance"):
-                    await members.grow()
+                    for name in ADDED[:2]:
+                        await members.add(name)
                     await members.run("partitions", "balance")
                 with phases.phase("five nodes"):
                     await trio.sleep(STEADY_S)
@@ -223,18 +257,8 @@ def test_three_nodes_become_five_and_lose_one_at_a_high_rate(tmp_path: Path) -> 
     with LocalCluster(3, hold_time_max=30.0, history=True, keep=tmp_path / "cluster") as cluster:
         load, phases = trio.run(become_five, Members(cluster, tmp_path), histories)
     account, delays = load.account()
-    before = percentile(delays, *phases["three nodes"])
-    for name, (begin, until) in phases.items():
-        count = sum(begin <= at < until for at, _ in delays)
-        ratio = percentile(delays, begin, until) / before
-        print(
-            f"{name:20} {count / (until - begin):7.0f} messages a second, p99 of their delays {ratio:5.2f} x"
-        )
+    phases.show(account, delays)
     assert len(account.published) == load.published
-    assert not account.lost(), account.lost()[:5]
-    assert not account.delivered_after_ack(), account.delivered_after_ack()[:5]
-    assert not account.overlapping(), account.overlapping()[:5]
-    assert not account.strangers(), account.strangers()[:5]
 
 
 def test_three_nodes_become_nine_and_then_three_others_under_load(tmp_path: Path) -> None:
@@ -243,21 +267,12 @@ def test_three_nodes_become_nine_and_then_three_others_under_load(tmp_path: Path
     with LocalCluster(3, hold_time_max=30.0, history=True, keep=tmp_path / "cluster") as cluster:
         members = Members(cluster, tmp_path)
         load, phases, backlog = trio.run(grow, members, histories)
-    for command, seconds in members.seconds:
-        print(f"{command:45} {seconds:7.2f} s")
     account, delays = load.account()
-    for name, (begin, until) in phases.items():
-        p50, p99 = (1000 * percentile(delays, begin, until, share) for share in (0.5, 0.99))
-        print(f"{name:20} {until - begin:7.1f} s  publish to delivery: p50 {p50:7.1f} ms, p99 {p99:7.1f} ms")
-    print(f"{len(account.published)} published, {account.redelivered} delivered again")
+    phases.show(account, delays)
     assert backlog == list(range(BACKLOG))
     assert len(account.published) == load.published + BACKLOG + LATER
     kept = {id: topic for name in ADDED[3:] for id, topic in exported(members.data[name]).items()}
     assert list(kept.values()).count("kept") == sum(key[0] == "kept" for key in account.published)
-    assert not account.lost(), account.lost()[:5]
-    assert not account.delivered_after_ack(), account.delivered_after_ack()[:5]
-    assert not account.overlapping(), account.overlapping()[:5]
-    assert not account.strangers(), account.strangers()[:5]
     audited = CliRunner().invoke(
         main, ["audit", "--drained", "--json", str(histories), str(tmp_path / "cluster" / "histories")]
     )

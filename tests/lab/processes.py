@@ -17,6 +17,15 @@ def alive(pid: int) -> bool:
         return False
 
 
+def cpu_s(pid: int) -> float:
+    """Return the processor seconds that a process has used so far; 0 if it is gone."""
+    try:
+        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def wait_until_gone(pids: list[int]) -> None:
     until(
         lambda: not any(map(alive, pids)),
