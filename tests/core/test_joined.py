@@ -207,3 +207,29 @@ def test_topics_of_other_replica_sets_have_stores_of_their_own() -> None:
         sets = {frozenset(topic.replicas[part.batch.header.partition.number]) for part in store.parts}
         assert len(sets) == 1
     assert len(stores) <= len({frozenset(members) for members in topic.replicas})
+
+
+def test_a_slot_that_is_new_refuses_its_own_batches_of_a_store_alone() -> None:
+    """The whole STORE was refused, so other partitions' messages came by anti-entropy, seconds later."""
+    cluster = Watched(4)
+    topic = cluster.topic(partitions=16)
+    stays = 0
+    moves = next(at for at in range(16) if set(topic.replicas[at]) != set(topic.replicas[stays]))
+    (source,) = set(topic.replicas[moves]) - set(topic.replicas[stays])
+    (to,) = set(topic.replicas[stays]) - set(topic.replicas[moves])
+    cluster.drop = lambda sender, receiver, message: isinstance(message, m.ResyncReply)
+    cluster.ask(source, m.MovePartition("jobs", moves, source, to), 3.0, of=m.TopicReply)
+    producer_ids = sessions(cluster, 2)
+    replies = cluster.together(
+        min(set(topic.replicas[stays]) - {to}),
+        *[
+            one(cluster, topic, each, partition=at)
+            for at, each in zip((stays, moves), producer_ids, strict=True)
+        ],
+    )
+    assert replies == [m.PublishReply(2)] * 2
+    kept = {
+        number: cluster.nodes[to].replicas[PartitionId(topic.id, number)].batches for number in (stays, moves)
+    }
+    assert [span.producer_id for span in kept[stays].present.items()] == producer_ids[:1]
+    assert not kept[moves].present.runs

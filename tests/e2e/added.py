@@ -109,7 +109,7 @@ class Members:
             await trio.to_thread.run_sync(partial(end, [self.added[name]], 10.0))
         elif self.cluster.running(name):
             await self.cluster.terminate_async(name)
-        kept = exported(self.data[name])
+        kept = await trio.to_thread.run_sync(exported, self.data[name])
         assert not kept, f"{name} was removed and has {len(kept)} messages: {list(kept.items())[:3]}"
 
 

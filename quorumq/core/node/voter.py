@@ -121,18 +121,17 @@ class Voter:
                 if message.hold is not None:  # it does not wait: its RELEASE must not come before it
                     waits.append(Send(sender, m.refusal(message.hold, Code.WRONG_EPOCH)))
                 return waits
-        replicas = self.context.replicas
-        for part in parts if message.round else ():
-            replica = replicas.get(part.batch.header.partition)
-            if replica is not None and not replica.is_trusted:
-                return self._refuse_untrusted(sender, incarnation, message, now)
         for at, part in enumerate(parts):
             partition = part.batch.header.partition
             replica = self.context.replicas.get(partition)
+            detail = ""
             if replica is None:
                 error, others = self._why_no_replica(sender, partition)
-                detail = ""
                 effects += others
+            elif message.round and not replica.is_trusted:
+                if len(parts) == 1:
+                    return self._refuse_untrusted(sender, incarnation, message, now)
+                error = Code.NOT_TRUSTED  # the others are kept: their slots vote
             else:
                 record, error, detail = replica.storing.take(
                     sender, part, replica.topic, now, asked=message.round > 0
