@@ -459,3 +459,29 @@ def test_all_replicas_down_is_said_at_once() -> None:
     cluster.kill(home)
     stranger = next(name for name in cluster.names if name != home)
     check_failed(cluster.ask(stranger, fetch(wait=1.0)), None, "no replica of 'jobs' can be reached")
+
+
+def test_a_hold_that_comes_behind_its_release_of_another_node_is_released_all_the_same() -> None:
+    """A busy replica held the messages for a hold time: its clients got none of them."""
+    cluster = Cluster(5)
+    topic, _ = filled(cluster, 3, 1, 3)
+    through = next(name for name in cluster.names if name not in topic.replicas[0])
+    waiting: list[tuple[str, str, object]] = []
+
+    def drop(sender: str, to: str, message: object) -> bool:
+        """Hold back all from the owner of the hold to one of the others."""
+        held_back = sender in topic.replicas[0] and (isinstance(message, m.Hold) or bool(waiting))
+        held_back = held_back and (not waiting or (sender, to) == waiting[0][:2])
+        if held_back:
+            waiting.append((sender, to, message))
+        return held_back
+
+    cluster.drop = drop
+    reply = asked(cluster, through, fetch(most=10))
+    assert sizes_of(reply) == 3
+    cluster.feed(through, Unsent(cluster.keys))
+    cluster.hear_all()
+    for message in waiting:
+        cluster.send(*message)
+        cluster.run()
+    assert sizes_of(asked(cluster, waiting[0][1], fetch(most=10), 1.0)) == 3

@@ -471,8 +471,7 @@ class NodeCore:
         context = self.context
         match message:
             case m.Release(released):
-                context.release(released, now)
-                return [e.Send(sender, m.ReleaseReply(released))]
+                return self.voter.on_release(sender, released, now)
             case m.ReleaseReply(released):
                 self.state.release_confirmed(sender, released)
             case m.Heartbeat():

@@ -203,6 +203,16 @@ class Voter:
             return []
         return [Send(sender, m.refusal(message, error, known))]
 
+    def on_release(self, sender: NodeId, released: tuple[m.Released, ...], now: Now) -> list[Effect]:
+        """Remove holds that a peer gives back. Give those of our own rounds back at all replicas once more.
+
+        Why: the peer's RELEASE may overtake our HOLD on its way to another replica, where the hold would serve no client.
+        """
+        me = (self.context.state.me, self.context.state.incarnation)
+        self.context.release(tuple(item for item in released if item.owner[:2] != me), now)
+        ours = self.context.free([item for item in released if item.owner[:2] == me], now)
+        return [Send(sender, m.ReleaseReply(released)), *ours]
+
     def _why_no_replica(self, sender: NodeId, partition: PartitionId) -> tuple[str, list[Effect]]:
         """Return why there is no replica: an unknown topic, a set without this node, or a deletion.
 
