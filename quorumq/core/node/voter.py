@@ -206,7 +206,7 @@ class Voter:
     def on_release(self, sender: NodeId, released: tuple[m.Released, ...], now: Now) -> list[Effect]:
         """Remove holds that a peer gives back. Give those of our own rounds back at all replicas once more.
 
-        Why: the peer's RELEASE may overtake our HOLD on its way to another replica, where the hold would serve no client.
+        Why: the peer's RELEASE may overtake our HOLD on its way to another replica, which would hold for no client.
         """
         me = (self.context.state.me, self.context.state.incarnation)
         self.context.release(tuple(item for item in released if item.owner[:2] != me), now)
