@@ -233,3 +233,24 @@ def test_a_slot_that_is_new_refuses_its_own_batches_of_a_store_alone() -> None:
     }
     assert [span.producer_id for span in kept[stays].present.items()] == producer_ids[:1]
     assert not kept[moves].present.runs
+
+
+def test_a_store_that_is_repeated_after_a_move_has_the_epochs_that_its_set_was_taken_from() -> None:
+    """The moved partition's batch went to the set before under the new epoch. Its answer has the starts of the new set:
+    one start was taken for that of another node, whose words counted no more, for ever."""
+    cluster = Watched(4)
+    cluster.crash("d", 70.0)
+    topic = cluster.topic(partitions=16)
+    stays, moves = [at for at in range(16) if "d" not in topic.replicas[at]][:2]
+    one_id, other_id = sessions(cluster, 2)
+    unheard = (m.PutTopic, m.SyncRegisters)
+    cluster.drop = lambda sender, receiver, message: receiver == "b" and isinstance(message, unheard)
+    cluster.ask("c", m.MovePartition("jobs", moves, "a", "d"), of=m.TopicReply)
+    assert cluster.nodes["b"].topics[topic.id].epoch_of(moves) == 1
+    cluster.drop = lambda sender, receiver, message: sender == "a" and isinstance(message, m.StoreReply)
+    moved = one(cluster, topic, one_id, partition=moves)
+    cluster.together("b", moved, one(cluster, topic, other_id, partition=stays))
+    cluster.advance(1.0)
+    starts = {name: core.state.incarnation for name, core in cluster.nodes.items()}
+    for core in cluster.nodes.values():
+        assert {name: starts[name] for name in core.state.known} == core.state.known

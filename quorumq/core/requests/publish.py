@@ -25,13 +25,14 @@ class PublishCoordinator(Coordinator):
     batches that reached fewer.
     """
 
-    __slots__ = ("came", "partition", "problems", "publish", "refused")
+    __slots__ = ("came", "epoch", "partition", "problems", "publish", "refused")
 
     def __init__(self, key: int, publish: m.Publish) -> None:
         super().__init__(key)
         self.publish = publish
         self.partition = publish.batch.header.partition
         self.came = 0.0
+        self.epoch = -1  # that of the set that is asked, once it is
         self.refused = 0  # bits of those that have not got it on disk
         self.problems: dict[NodeId, tuple[str, str]] = {}
 
@@ -54,10 +55,11 @@ class PublishCoordinator(Coordinator):
         return []
 
     def part(self, context: Context, now: Now) -> m.Part:
-        """Return the part to store now: the batch has aged since it came."""
+        """Return the part to store now: the batch has aged since it came. Its set stays, and so does the epoch."""
         age_ms = max(0, self.publish.age_ms) + int(1000 * (now.mono - self.came))
-        batch = self.publish.batch
-        return m.Part(context.catalogue.epoch_of(batch.header.partition), batch, age_ms)
+        if self.epoch < 0:
+            self.epoch = context.catalogue.epoch_of(self.partition)
+        return m.Part(self.epoch, self.publish.batch, age_ms)
 
     def decide(
         self, context: Context, round_: Round, stored: int, valid: int, *, timed_out: bool
