@@ -100,6 +100,7 @@ _INT_RANGES: Final[Mapping[tuple[str, str], tuple[int, int]]] = {
     ("RegistersRequest", "page"): (0, limits.REGISTER_BUCKETS + 1),
     ("FindName", "seq"): (0, limits.NAME_NUMBERS),
     ("Publish", "age_ms"): (-limits.AGES_ASKED_END, limits.AGES_ASKED_END),
+    ("SourceReply", "lacking"): (-1, limits.NUMBERS_END),  # -1: it does not know
     ("SyncDigests", "locations"): (1, 1 << 4 * limits.DIGEST_DIGITS),
     ("SyncListed", "locations"): (1, 1 << 4 * limits.DIGEST_DIGITS + 1),
 }

@@ -19,6 +19,7 @@ from quorumq.core.requests.placing import Joined
 from quorumq.core.values.errors import Code
 from quorumq.core.values.types import Now, Owner, PartitionId, ProducerId, Span, Stamp, Topic
 from tests.core.cluster import Cluster
+from tests.core.coded import Coded
 from tests.core.network import SlowDisk, begins_comparison, wipe
 from tests.core.steps import check_failed
 
@@ -639,3 +640,21 @@ def test_a_lower_number_of_moves_has_those_wait_that_began_last() -> None:
     giving.limit(0, 1, Now(11.0, 0))
     assert giving.held_up(Now(11.0, 0)) == [(part, parts[:1]) for part in parts[1:]]
     assert [giving.begin(part, Now(12.0, 0)) for part in parts] == [True, False, False]
+
+
+def test_all_that_nodes_say_of_a_move_can_be_read() -> None:
+    """A slot that did not vote yet answered a source with -1, and that broke the connection."""
+    cluster = Coded(5)
+    cluster.submit("a", m.CreateTopic("jobs", 3, 1))
+    (topic,) = cluster.nodes["a"].topics.values()
+    members = list(topic.replicas[0])
+    (to, _) = [name for name in cluster.names if name not in members]
+    cluster.drop = lambda sender, receiver, message: isinstance(message, m.ResyncReply)
+    cluster.submit(members[1], m.MovePartition("jobs", 0, members[0], to))
+    cluster.advance(10.0)
+    partition = PartitionId(topic.id, 0)
+    release = cluster.nodes[members[0]].context.sources[partition].release
+    assert release is not None
+    assert release.lacking[to] == -1
+    cluster.hear_all(20.0)
+    assert not cluster.nodes[members[0]].context.sources
