@@ -243,8 +243,8 @@ def test_a_store_that_is_repeated_after_a_move_has_the_epochs_that_its_set_was_t
     topic = cluster.topic(partitions=16)
     stays, moves = [at for at in range(16) if "d" not in topic.replicas[at]][:2]
     one_id, other_id = sessions(cluster, 2)
-    unheard = (m.PutTopic, m.SyncRegisters)
-    cluster.drop = lambda sender, receiver, message: receiver == "b" and isinstance(message, unheard)
+    registers = (m.PutTopic, m.SyncRegisters)
+    cluster.drop = lambda sender, receiver, message: receiver == "b" and isinstance(message, registers)
     cluster.ask("c", m.MovePartition("jobs", moves, "a", "d"), of=m.TopicReply)
     assert cluster.nodes["b"].topics[topic.id].epoch_of(moves) == 1
     cluster.drop = lambda sender, receiver, message: sender == "a" and isinstance(message, m.StoreReply)

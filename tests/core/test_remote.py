@@ -461,7 +461,7 @@ def test_all_replicas_down_is_said_at_once() -> None:
     check_failed(cluster.ask(stranger, fetch(wait=1.0)), None, "no replica of 'jobs' can be reached")
 
 
-def test_a_hold_that_comes_behind_its_release_of_another_node_is_released_all_the_same() -> None:
+def test_a_hold_that_comes_after_its_release_by_another_node_ends() -> None:
     """A busy replica held the messages for a hold time: its clients got none of them."""
     cluster = Cluster(5)
     topic, _ = filled(cluster, 3, 1, 3)
