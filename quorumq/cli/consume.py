@@ -40,7 +40,7 @@ LAST_LOOK_S: Final = 2.0
 BACKOFF_S: Final = 1.0
 BACKOFF_MAX_S: Final = 60.0
 REQUEUE_S: Final = 2.0
-"""Seconds that Ctrl-C waits for the requeue of the message whose command it stopped; else its hold has to run out."""
+"""Seconds to requeue messages whose command was stopped or that cannot be printed; else their holds have to end."""
 
 KEY_MAX: Final = 30_000
 """Bytes of a key that QUORUMQ_KEY may have: Linux takes 128 KiB, and a byte may be written as four letters."""
@@ -265,9 +265,13 @@ async def _handle(client: Client, messages: Sequence[Message], plan: Plan) -> No
             else:  # its consumer extends it
                 await _run(client, message, plan)
         return
-    for message in messages:
-        _show(message, plan.as_json)
-    sys.stdout.flush()
+    try:
+        for message in messages:
+            _show(message, plan.as_json)
+        sys.stdout.flush()
+    except OSError:  # a full disk, or a pipe without a reader
+        await _requeue(client, messages)
+        raise
     try:
         if plan.reject is not None:
             await client.reject(messages, delay=plan.reject)
@@ -279,6 +283,14 @@ async def _handle(client: Client, messages: Sequence[Message], plan: Plan) -> No
         lost = sum(message.failure is not None for message in messages)
         say(f"{plural(lost, 'message')}: {error}", err=True)
     _doubts(messages)
+
+
+async def _requeue(client: Client, messages: Sequence[Message]) -> None:
+    """Have messages come again at once, without an attempt less."""
+    import trio
+
+    with trio.move_on_after(REQUEUE_S, shield=True), suppress(QuorumqError):
+        await client.reject(messages, interrupted=True)
 
 
 def _doubts(messages: Sequence[Message]) -> None:
@@ -372,8 +384,7 @@ async def _run(client: Client, message: Message, plan: Plan) -> None:
         )
     finally:
         if done is None:  # we were cancelled, and the command got the signal to end
-            with trio.move_on_after(REQUEUE_S, shield=True), suppress(QuorumqError):
-                await message.reject(interrupted=True)
+            await _requeue(client, [message])
     if sys.stderr is not None:
         sys.stderr.buffer.write(done.stderr)
         sys.stderr.flush()
