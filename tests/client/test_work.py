@@ -103,6 +103,23 @@ async def test_an_exception_to_retry_on_rejects_and_any_other_makes_a_dead_lette
         assert "in handler" in death.stack
 
 
+async def test_an_exception_takes_one_short_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """The line had the whole exception: 100 kB of an answer, or a traceback of `logging` if there was no repr."""
+
+    class Mute(Exception):
+        def __repr__(self) -> str:
+            raise RuntimeError
+
+    async def handler(message: Message) -> None:
+        raise ValueError("line\n" * 20_000) if message.payload == b"0" else Mute
+
+    async with jobs(2) as (_, client):
+        await work_for(client, 5.0, handler)
+    lines = [record.getMessage() for record in caplog.records]
+    assert [len(line) < 1_200 and "\n" not in line for line in lines] == [True, True]
+    assert "<RuntimeError in __repr__>" in caplog.text
+
+
 def frames_of(death: Any) -> list[str]:
     """The functions that its stack names."""
     return [line.rpartition(" in ")[2] for line in death.stack.splitlines() if "  File " in line]

@@ -19,6 +19,8 @@ REASON: Final = "rejected"
 """Reason of the death: a consumer rejected the message."""
 
 SHORT_CHARS_MAX: Final = 200
+LINE_CHARS_MAX: Final = 1_000
+"""Characters of an exception in a line of the log."""
 
 _UUID: Final = re.compile(r"\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b")
 _HEX: Final = re.compile(
@@ -85,6 +87,15 @@ def text_of(error: BaseException) -> str:
         return str(error)
     except Exception as exc:
         return f"<{type(exc).__name__} in __str__>"
+
+
+def line_of(error: BaseException) -> str:
+    """Return ``repr(error)`` for a log: on one line, and cut. An exception may fail to describe itself here, too."""
+    try:
+        text = repr(error)
+    except Exception as exc:
+        text = f"{class_name(error)}: <{type(exc).__name__} in __repr__>"
+    return " ".join(cut(text, LINE_CHARS_MAX).splitlines())
 
 
 def stack_of(error: BaseException) -> str:

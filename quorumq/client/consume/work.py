@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, cast
 import trio
 
 from quorumq.client.base.context import Context
+from quorumq.client.base.dead_letters import line_of
 from quorumq.client.base.message import CALLS, Message, Outcome, not_awaited
 from quorumq.client.base.times import Duration, number_of
 from quorumq.client.consume.consumer import Consumer
@@ -366,9 +367,9 @@ class Pool:
             if pause := fuse.died(error, now):
                 text = (
                     "messages of group %r become dead letters of one kind, and none succeeds: this process "
-                    "pauses for %g s; mend the handler, then `quorumq deadletters redrive`. The last one: %r"
+                    "pauses for %g s; mend the handler, then `quorumq deadletters redrive`. The last one: %s"
                 )
-                log.error(text, message.group, pause, error)
+                log.error(text, message.group, pause, line_of(error))
 
     async def _give_back(self, message: Message, *, interrupted: bool) -> None:
         """Have a message come again at once if its handler has ended without a verdict."""
@@ -484,8 +485,10 @@ class Pool:
                 consumer.let_go(message)
             break
         if error is not None:
-            text = "%r failed at attempt %d, and %s: %r"
-            log.warning(text, message, message.attempt, NEXT.get(message.outcome, "may come again"), error)
+            became = NEXT.get(message.outcome, "may come again")
+            log.warning(
+                "%r failed at attempt %d, and %s: %s", message, message.attempt, became, line_of(error)
+            )
         self._worked.count(message.outcome, over=over)
 
     async def _tell(self, message: Message, error: Exception | None, again: bool) -> None:
