@@ -34,6 +34,7 @@ from quorumq.client.consume.prefetch import spans_named
 from quorumq.client.consume.settle import Failures, Item, Settling, chunks, items_of, most_retryable, spans_of
 from quorumq.core import messages as m
 from quorumq.core.values.types import Incarnation, Kind, Owner, PartitionId, ProducerId, Receipt, Span, Stamp
+from quorumq.wire.values import SignedNamed
 from tests.client.fake import FakeCluster, connected, failing, fake_cluster
 from tests.client.steps import jobs, publish
 from tests.core.steps import fetch, receipts
@@ -504,10 +505,11 @@ async def test_a_receipt_may_travel_as_text() -> None:
             assert receipt == messages[1].receipt
             assert await other.ack([other.ticket(receipt)]) == [Outcome.ACKED]
         assert await messages[1].ack() is Outcome.ACKED
-        with pytest.raises(BadReceipt, match="unchanged"):
-            receipt_from_text(text[:20])
-        with pytest.raises(BadReceipt):
-            receipt_from_text("é not base64")
+        receipt, span = messages[1].receipt, Span(messages[1].id.producer_id, 1, 1)
+        nothing = receipt_to_text(SignedNamed(receipt.signed, (span,)))
+        for changed in (text[:20], "é not base64", nothing):
+            with pytest.raises(BadReceipt, match="unchanged"):
+                receipt_from_text(changed)
 
 
 async def test_peek_shows_each_state_and_holds_nothing() -> None:

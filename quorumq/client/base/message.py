@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast
 from quorumq.client.base.hints import hinted
 from quorumq.client.base.times import Duration
 from quorumq.core.values.errors import BadReceipt, QuorumqError, Unanswered, UsageError
-from quorumq.core.values.limits import DEADLINE_SHARE
+from quorumq.core.values.limits import DEADLINE_SHARE, NUMBERS_END
 from quorumq.core.values.types import Death, PartitionId, ProducerId, Receipt, Span, Stamp, Topic
 from quorumq.wire import cbor
 from quorumq.wire.batch import HeaderValue
@@ -493,7 +493,10 @@ def receipt_from_text(text: str) -> SignedNamed:
         value: Any = cbor.load(raw, "a receipt")
         signed, parts = value
         producer_id = read_receipt(signed).span.producer_id
-        return SignedNamed(signed, tuple(Span(producer_id, int(start), int(stop)) for start, stop in parts))
+        spans = [Span(producer_id, int(start), int(stop)) for start, stop in parts]
+        if not all(0 <= span.start < span.stop <= NUMBERS_END for span in spans):
+            raise ValueError(spans)
+        return SignedNamed(signed, tuple(spans))
     except (binascii.Error, BadValue, BadReceipt, AttributeError, TypeError, ValueError) as exc:
         raise BadReceipt(
             f"not a receipt: {str(text)[:40]!r}; give back the text of the delivery unchanged"
