@@ -35,7 +35,7 @@ async def test_a_name_is_one_message_whoever_publishes_it(window: int | None) ->
         assert first.producer_id.node == NAMED
         assert await other.publish("jobs", b"bill", **options) == first
         assert await client.publish("jobs", b"bill", dedup="invoice-4712", window=window) != first
-        with pytest.raises(Conflict):
+        with pytest.raises(Conflict, match=f"stored as {first}.*one dedup= name is for one payload"):
             await other.publish("jobs", b"another bill", **options)
         assert await all_of(client) == [b"bill", b"bill"]
 

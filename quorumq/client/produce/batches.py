@@ -39,6 +39,11 @@ class Times(NamedTuple):
 
 NO_TIMES: Final = Times(0, 0)
 
+ONE_PAYLOAD: Final = (
+    "what is derived must depend on its input alone, and each of several outputs needs an index of its own; one dedup= "
+    "name is for one payload"
+)
+
 
 def times_of(
     delay: Duration | None,
@@ -266,10 +271,7 @@ class DerivedBatch(RecordBatch):
             self.messages.append(encoded)
             self.runs += (name[0], name[1] - 1) not in self.indexes
         elif self.records[index] != encoded.record:
-            raise Conflict(
-                f"another payload is being published as {self.id_of(index)}: what is derived must depend on its input "
-                "alone, and each of several outputs needs an index of its own; one dedup= name is for one payload"
-            )
+            raise Conflict(f"another payload is being published as {self.id_of(index)}: {ONE_PAYLOAD}")
         return index
 
     def rename(self, partition: PartitionId, names: list[tuple[ProducerId, int]]) -> bool:
@@ -315,4 +317,6 @@ class DerivedBatch(RecordBatch):
 
     def refuse(self, index: int, error: QuorumqError) -> None:
         """Refuse one of its messages for good, and not the others."""
+        if isinstance(error, Conflict):
+            error = Conflict(f"other bytes are stored as {self.id_of(index)}: {ONE_PAYLOAD}")
         self.refused[index] = error
