@@ -64,12 +64,32 @@ def print_anything() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
+def add_owners(error: click.NoSuchOption) -> None:
+    """Add to the error of an unknown option the commands beside this one that have it."""
+    if error.ctx is None:
+        return
+    outer = error.ctx.parent
+    beside = outer.command.commands if outer is not None and isinstance(outer.command, click.Group) else {}
+    owners = [
+        f"`{outer.command_path} {name}`"
+        for name, command in beside.items()
+        if outer is not None and any(error.option_name in option.opts for option in command.params)
+    ]
+    if owners:
+        error.message += f" {' and '.join(owners)} {'has' if len(owners) == 1 else 'have'} it."  # type: ignore[misc]
+    elif outer is None:
+        error.message += " Options of a command stand behind its name."  # type: ignore[misc]
+
+
 @contextmanager
 def in_a_sentence() -> Iterator[None]:
     """Turn an error of a command into one sentence and the exit code of its class."""
     print_anything()
     try:
         yield
+    except click.NoSuchOption as error:
+        add_owners(error)
+        raise
     except BaseException as error:
         errors = list(releases(error))
         full = next((leaf for leaf in errors if isinstance(leaf, OSError) and leaf.errno in UNWRITABLE), None)

@@ -59,7 +59,9 @@ class Address(click.ParamType):  # type: ignore[type-arg]
         try:
             split_address(value)
         except UsageError as error:
-            self.fail(str(error), param, ctx)
+            source = None if ctx is None or param is None else ctx.get_parameter_source(param.name or "")
+            hint = NODES_VARIABLE if source is click.core.ParameterSource.ENVIRONMENT else None
+            raise click.BadParameter(str(error), ctx, param, hint) from None
         return str(value)
 
     def split_envvar_value(self, rv: str) -> list[str]:

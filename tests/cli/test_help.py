@@ -116,12 +116,22 @@ def test_a_misspelt_command_is_answered_with_those_there_are() -> None:
         (["dev", "--nodes", "10"], "--nodes"),
         (["serve"], "--config"),
         (["bench", "drain", "--size", "3"], "--size"),
+        (["topics", "set", "x", "--rf", "3"], "and `quorumq topics alter` have it"),
+        (["topics", "alter", "x", "--backoff", "1"], "and `quorumq topics set` have it"),
+        (["--node", "127.0.0.1:7401", "status"], "stand behind its name"),
+        (["groups", "rewind", "x", "--to", "latest"], "no GROUP is named"),
+        (["groups", "describe", "x", "g", "h"], "g and h: give one group"),
     ],
 )
 def test_a_wrong_flag_ends_with_2_and_names_what_was_wrong(arguments: list[str], said: str) -> None:
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 2, result.output
     assert said in result.output
+
+
+def test_a_wrong_address_of_the_environment_names_the_variable() -> None:
+    result = CliRunner().invoke(main, ["status"], env={"QUORUMQ_NODES": "127.0.0.1:7401,localhost"})
+    assert "Invalid value for QUORUMQ_NODES: address = 'localhost'" in result.output
 
 
 def raising(error: BaseException) -> click.Command:
