@@ -28,7 +28,7 @@ from quorumq.core import messages as m
 from quorumq.core.cluster.catalogue import Catalogue
 from quorumq.core.values.errors import Unauthorized, UnknownToken, UsageError
 from quorumq.core.values.limits import HOLD_TIME_MAX_DEFAULT_S, MIB
-from quorumq.node.config import NOT_TOML
+from quorumq.node.config import NOT_TOML, plain
 from quorumq.node.quotas import Begun, Quotas, Usage
 from quorumq.node.reread import WatchedFile
 from quorumq.wire.rights import Client, check_rights, check_seen, covers
@@ -121,8 +121,8 @@ def entry_of(path: str | os.PathLike[str], name: str, value: Any) -> Entry:
         key = FAULTY.search(str(error))
         shown = f"{key[1]} = {str(value[key[1]])[:60]!r}: " if key is not None and key[1] in value else ""
         raise UsageError(
-            f"{where}: {shown}{error}: a client has token, publish and admin (patterns of topics), consume (pairs of "
-            "patterns, of topics and of groups), on_behalf (patterns of clients), and quotas "
+            f"{where}: {shown}{plain(str(error))}: a client has token, publish and admin (patterns of topics), "
+            "consume (pairs of patterns, of topics and of groups), on_behalf (patterns of clients), and quotas "
             f"({', '.join(Quotas.__struct_fields__)})"
         ) from None
     if not HASH.fullmatch(entry.token):

@@ -247,7 +247,7 @@ def make_config(values: Mapping[str, Any], where: str = "configuration") -> Serv
                 settings[key] = msgspec.convert(value, fields[key].type)
             except msgspec.ValidationError as error:
                 shown = "" if key in HIDDEN else f" = {_shown(value)}"
-                problems.append(f"{name}{shown}: {_plain(str(error))}")
+                problems.append(f"{name}{shown}: {plain(str(error))}")
     for name, field in fields.items():
         named = {ALIASES.get(key, key) for key in values}
         if field.required and name not in named:
@@ -429,8 +429,8 @@ def _shown(value: object) -> str:
     return text if len(text) <= 80 else text[:79] + "…"
 
 
-def _plain(text: str) -> str:
-    """msgspec's sentence in the words of a TOML file."""
+def plain(text: str) -> str:
+    """Return msgspec's sentence in the words of a TOML file."""
     for old, new in (("`str`", "text"), ("`int`", "an integer"), ("`float`", "a number"), ("`bool`", "true or false"),
                      ("`object`", "a table"), ("`array`", "an array"), ("`null`", "nothing")):  # fmt: skip
         text = text.replace(old, new)

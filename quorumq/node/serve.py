@@ -66,6 +66,7 @@ assert STRANGERS_MAX + 9 + OPERATOR_SLOTS < SPARE_CONNECTIONS
 
 OTHER_FILES: Final = 256
 """File descriptors that are no accepted connections: a journal that gets none stops the node."""
+FILES_REMEDY: Final = "raise LimitNOFILE (ulimit -n), or lower connections_max"
 
 POLL_S: Final = 0.005
 EXIT_INTERRUPTED: Final = 130
@@ -520,7 +521,7 @@ class Service:
             except (BlockingIOError, ConnectionAbortedError, InterruptedError):
                 continue
             except OSError as error:  # no file descriptors left, most likely: some will be closed soon
-                self.node.log.error("accept_failed", reason=error.strerror)
+                self.node.log.error("accept_failed", reason=f"{error.strerror}: {FILES_REMEDY}")
                 await trio.sleep(0.1)
                 continue
             transport = SocketTransport(sock)
@@ -588,10 +589,12 @@ def dial_from(address_of: Callable[[NodeId], str], certificates: Certificates | 
 def _raise_file_limit(config: ServeConfig, log: Any) -> None:
     """Take as many file descriptors as the system gives; say so if connections_max does not fit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    count = config.connections_max + SPARE_CONNECTIONS + OTHER_FILES
+    count = needed = config.connections_max + SPARE_CONNECTIONS + OTHER_FILES
     if hard != resource.RLIM_INFINITY:
         count = min(count, hard)
     if soft != resource.RLIM_INFINITY and soft < count:
         resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
-    if count < config.connections_max + SPARE_CONNECTIONS + OTHER_FILES:
-        log.warning("file_limit", limit=hard, connections_max=config.connections_max)
+    if count < needed:
+        log.warning(
+            "file_limit", reason=f"{needed} files may be needed, and {hard} may be open: {FILES_REMEDY}"
+        )

@@ -176,10 +176,12 @@ def test_an_interrupted_start_is_no_bug(tmp_path: Path) -> None:
 def test_more_connections_than_the_system_has_files_for_stop_nothing(tmp_path: Path) -> None:
     address = f"127.0.0.1:{free_ports(1)[0]}"
     with (
-        running(write_config(tmp_path, listen=address), files=320) as (node, _),
-        Raw(address) as client,
+        running(write_config(tmp_path, listen=address), '"file_limit"', 320) as (node, said),
         contextlib.ExitStack() as stack,
     ):
+        assert "2328 files may be needed, and 320 may be open: raise LimitNOFILE" in said
+        until(node, "node_started")
+        client = stack.enter_context(Raw(address))
         topic, producer_id = client.topic("jobs", rf=1), client.session()
         client.publish(topic, producer_id, 0, [b"x"])
         for _ in range(100):
