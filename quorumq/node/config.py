@@ -325,7 +325,12 @@ def _problems(settings: Mapping[str, Any]) -> list[str]:
     for key, address in addresses.items():
         if address is not None:
             try:
-                split_address(address, name=key)
+                host, _ = split_address(address, name=key)
+                if host in EVERY_ADDRESS and not key.endswith("listen"):
+                    problems.append(
+                        f"{key} = {address!r}: others cannot dial that: give the machine's own address here, and "
+                        "this one as listen"
+                    )
             except UsageError as error:
                 problems.append(str(error))
     users: dict[str, str] = {}

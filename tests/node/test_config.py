@@ -89,6 +89,8 @@ def test_nodes_reach_each_other_at_addresses_of_their_own_where_they_have_some()
         ({"hold_time_mx": 5}, ["'hold_time_mx'", "did you mean 'hold_time_max'?"]),
         ({"zzz": 5}, ["'zzz'", "docs/operations.md"]),
         ({"node": None}, ["node is missing"]),
+        ({"nodes": {"a": "0.0.0.0:7"}}, ["nodes.a = '0.0.0.0:7'", "this one as listen"]),
+        ({"advertise": "[::]:7"}, ["advertise = '[::]:7'", "this one as listen"]),
         ({"secret": None}, ["secret is missing", "openssl rand -hex 32"]),
         ({"secret": "3f1c…64 hex digits…"}, ["the placeholder of the documentation"]),
         ({"hold_time_max": "long"}, ["hold_time_max = 'long'", "number"]),
