@@ -92,10 +92,13 @@ def in_a_sentence() -> Iterator[None]:
         raise
     except BaseException as error:
         errors = list(releases(error))
-        full = next((leaf for leaf in errors if isinstance(leaf, OSError) and leaf.errno in UNWRITABLE), None)
-        if full is not None and full.filename is None:
-            sys.stdout = io.StringIO()  # or Python would try again at its end, and say so itself
-            raise Reported(StorageError(f"the output cannot be written: {full.strerror}")) from error
+        for leaf in [leaf for leaf in errors if isinstance(leaf, OSError)]:
+            if leaf.filename is not None and len(errors) == 1:
+                text = f"{leaf.filename}: {leaf.strerror}: name another path, or make this one usable"
+                raise Reported(StorageError(text)) from error
+            if leaf.filename is None and leaf.errno in UNWRITABLE:
+                sys.stdout = io.StringIO()  # or Python would try again at its end, and say so itself
+                raise Reported(StorageError(f"the output cannot be written: {leaf.strerror}")) from error
         signals = [leaf.args for leaf in errors if isinstance(leaf, KeyboardInterrupt)]
         if signals:
             (number,) = signals[0] or (signal.SIGINT,)

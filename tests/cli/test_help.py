@@ -5,13 +5,21 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
 
 from quorumq.cli.main import COMMANDS, main
-from quorumq.core.values.errors import HoldLost, NotFound, OutcomeUnknown, QuorumqError, error_classes
+from quorumq.core.values.errors import (
+    HoldLost,
+    NotFound,
+    OutcomeUnknown,
+    QuorumqError,
+    StorageError,
+    error_classes,
+)
 from tests.cli.tree import commands
 
 OURS = [name for name in COMMANDS if name != "demo"]  # the demo's own tests look at its help
@@ -188,6 +196,19 @@ def test_a_bug_is_not_dressed_up_as_an_error(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(type(main), "get_command", lambda self, ctx, name: raising(ZeroDivisionError()))
     result = CliRunner().invoke(main, ["fails"])
     assert isinstance(result.exception, ZeroDivisionError)
+
+
+@pytest.mark.parametrize("arguments", [["init", "FILE/new"], ["demo", "--keep", "FILE/new"]])
+def test_a_path_that_cannot_be_used_is_named_without_a_traceback(
+    arguments: list[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    result = CliRunner().invoke(main, [argument.replace("FILE", str(file)) for argument in arguments])
+    assert (
+        result.output == f"quorumq: {file}/new: Not a directory: name another path, or make this one usable\n"
+    )
+    assert result.exit_code == StorageError.exit_code
 
 
 def test_no_one_there_says_where_it_was_tried_and_what_to_do() -> None:
