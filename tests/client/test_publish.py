@@ -625,7 +625,8 @@ async def test_a_batch_without_a_turn_before_its_timeout_is_never_sent() -> None
         ({"countdown": 5}, r"publish\(\) has no option 'countdown': here it is delay="),
         ({"priority": 5}, "there are no priorities"),
         ({"tll": 5}, "here it is ttl="),
-        ({"xyzzy": 5}, "nothing near. It has json, key"),
+        ({"value": b"x"}, "here it is payload="),
+        ({"xyzzy": 5}, "nothing near. It has payload, json, key"),
     ],
 )
 async def test_an_option_that_there_is_not_is_refused_with_the_nearest(

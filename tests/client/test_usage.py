@@ -633,7 +633,8 @@ FRONTS: dict[str, Any] = {"trio": trio_client, "aio": aio, "blocking": blocking}
 @pytest.mark.parametrize(
     ("kind", "name", "here"),
     [("Message", "body", "payload"), ("Message", "nack", "reject()"), ("Client", "send", "publish()"),
-     ("Client", "subscribe", "consumer(topic, group)"), ("Consumer", "poll", "take()")],
+     ("Client", "subscribe", "consumer(topic, group)"), ("Client", "queue_declare", "create_topic()"),
+     ("Consumer", "poll", "take()"), ("Producer", "produce", "send()")],
 )  # fmt: skip
 def test_a_call_of_another_queue_is_refused_with_the_one_here(
     front: str, kind: str, name: str, here: str

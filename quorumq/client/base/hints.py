@@ -12,14 +12,21 @@ COUNTERPARTS: Final = {
         "nack": "reject()", "nak": "reject()", "requeue": "reject()", "delete": "ack()", "term": "dead_letter()",
         "delivery_tag": "receipt", "receipt_handle": "receipt", "message_id": "id", "attributes": "headers",
         "properties": "headers", "redelivered": "attempt", "retries": "attempt", "timestamp": "published_ms",
+        "touch": "extend()", "in_progress": "extend()", "change_visibility": "extend()",
     },
     "Client": {
         "send": "publish()", "put": "publish()", "enqueue": "publish()", "basic_publish": "publish()",
         "publish_many": "producer(topic).publish_many()", "send_many": "producer(topic).publish_many()",
         "subscribe": "consumer(topic, group)", "consume": "consumer(topic, group)", "receive": "fetch()",
         "get": "fetch()", "poll": "fetch()", "nack": "reject()", "delete": "ack()", "aclose": "close()",
+        "produce": "publish()", "send_message": "publish()", "send_task": "publish()", "apply_async": "publish()",
+        "receive_message": "fetch()", "receive_messages": "fetch()", "basic_get": "fetch()", "pull": "fetch()",
+        "basic_consume": "consumer(topic, group)", "commit": "ack()", "basic_ack": "ack()", "delete_message": "ack()",
+        "change_message_visibility": "extend()", "seek": "rewind()", "purge_queue": "purge()",
+        "create_queue": "create_topic()", "queue_declare": "create_topic()", "delete_queue": "delete_topic()",
     },
     "Consumer": {"poll": "take()", "receive": "take()", "fetch": "take()", "commit": "ack()", "nack": "reject()"},
+    "Producer": {"produce": "send()", "send_many": "publish_many()", "put": "send()"},
 }  # fmt: skip
 """Attributes of other queues' objects, by class, with their counterparts here."""
 

@@ -36,12 +36,14 @@ class Options(TypedDict, total=False):
 
 
 MEANT: Final = {
-    "body": "payload", "data": "payload", "message": "payload", "value": "payload",
+    "body": "payload", "data": "payload", "message": "payload", "value": "payload", "MessageBody": "payload",
     "countdown": "delay", "delay_seconds": "delay", "DelaySeconds": "delay",
     "eta": "not_before", "at": "not_before", "deliver_at": "not_before",
     "MessageDeduplicationId": "dedup", "dedup_id": "dedup", "msg_id": "dedup", "message_id": "dedup",
     "expires": "ttl", "expiration": "ttl", "expire": "ttl",
-    "routing_key": "key", "group_id": "key", "MessageGroupId": "key", "properties": "headers", "attributes": "headers",
+    "routing_key": "key", "group_id": "key", "MessageGroupId": "key", "partition_key": "key",
+    "ordering_key": "key", "properties": "headers", "attributes": "headers", "MessageAttributes": "headers",
+    "auto_offset_reset": "start", "deliver_policy": "start",
     "visibility_timeout": "hold_time", "ack_wait": "hold_time", "lease": "hold_time",
     "prefetch_count": "max_unsettled", "workers": "concurrency", "threads": "concurrency",
     "autoretry_for": "retry", "retries": "retry", "deadline": "timeout",
@@ -75,7 +77,7 @@ class NewMessage:
     __slots__ = ("options", "payload")
 
     def __init__(self, payload: bytes | None = None, **options: Unpack[Options]) -> None:
-        refuse("NewMessage", options, Options.__annotations__)
+        refuse("NewMessage", options, ("payload", *Options.__annotations__))
         self.payload = payload
         self.options = options
 

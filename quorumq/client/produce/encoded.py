@@ -39,7 +39,7 @@ def encoded_of(
 ) -> EncodedMessage:
     """Encode a message, and check its options."""
     if unknown:
-        refuse("publish", unknown, Options.__annotations__)
+        refuse("publish", unknown, ("payload", *Options.__annotations__))
     if timeout is not None:
         timeout = message_timeout(timeout)
     if not (partition is None or isinstance(partition, int)):
