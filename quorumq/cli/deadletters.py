@@ -36,7 +36,7 @@ from quorumq.cli.common import (
 )
 from quorumq.cli.peek import body_fields, print_body
 from quorumq.cli.purge import purge_group, there
-from quorumq.core.values.errors import QuorumqError
+from quorumq.core.values.errors import NotFound, QuorumqError
 from quorumq.core.values.printable import plural
 
 if TYPE_CHECKING:
@@ -139,6 +139,17 @@ def say_none(topic: str, group: str, known: MetadataReply) -> None:
     say(f"no dead letters{why.rstrip('; ')}", err=True)
 
 
+async def check_group(client: Client, query: Selection) -> bytes:
+    """Return the id of the topic; NotFound if there is none of that name, or no such group of it."""
+    from quorumq.wire.hints import unknown_group
+
+    known = await client.metadata(query.topic)
+    groups = [each.name for each in known.groups]
+    if query.group not in groups:
+        raise NotFound(unknown_group(query.topic, query.group, groups))
+    return known.topics[0].id
+
+
 @deadletters.command("count")
 @click.argument("topic")
 @group_option
@@ -236,6 +247,7 @@ async def redrive(
     chosen = done = already = 0
     missed: dict[MessageId, str] = {}
     async with cluster(where) as client:
+        await check_group(client, query)
         if dry_run or ask:
             async for item in _chosen(client, query, limit, missed):
                 chosen += item.peeked.span.size
@@ -302,7 +314,7 @@ async def purge(
     query = _selection(topic, group, **kind, **options)
     missed: dict[MessageId, str] = {}
     async with cluster(where) as client:
-        topic_id = (await client.metadata(query.topic)).topics[0].id
+        topic_id = await check_group(client, query)
         count = 0
         if not yes:
             async for item in _dead_letters(client, query, missed):

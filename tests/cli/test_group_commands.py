@@ -148,6 +148,8 @@ def test_consuming_from_latest_begins_now(shell: Shell) -> None:
         (("consume", "known.deadletters", "known", "--group", "g"), 64, "together"),
         (("consume", "known.deadletters", "--group", "gg"), 66, "gg"),
         (("deadletters", "redrive", "known", "--group", "g", "--all", "--rate", "0"), 2, "--rate"),
+        (("deadletters", "redrive", "known", "--group", "gg", "--all", "--yes"), 66, "g does"),
+        (("deadletters", "purge", "known", "--group", "gg", "--reason", "x", "--yes"), 66, "g does"),
     ],
 )
 def test_impossible_requests_are_refused(
