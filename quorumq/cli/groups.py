@@ -109,6 +109,9 @@ async def rewind(topic: str, group: str, start: Any, dry_run: bool, where: Where
     async with cluster(where) as client:
         if not dry_run:
             show(topic, await client.rewind(topic, group, start), as_json)
+            if start != "latest" and not as_json and not (await client.topic(topic)).retention_s:
+                text = f"{topic} has no retention: messages that all its groups had settled are gone, and do not come again"
+                say(text, err=True)
             return
         count = await client.count_rewind(topic, group, start, within=DRY_RUN_S)
         states = ", ".join(f"{number:,} {state}" for state, number in sorted(count.states.items()))

@@ -59,7 +59,7 @@ def test_groups_are_created_rewound_and_listed(shell: Shell) -> None:
     shell("groups rewind read old --to 0s")
     assert shell("consume read --group old --wait 0.2").out == ""
     assert shell.states("read", "old") == {"acked": 5}, "what is before the beginning stands as it was"
-    shell("groups rewind read old --to earliest")
+    assert shell("groups rewind read old --to earliest").err == ""
     assert shell.states("read", "old") == {"ready": 5}
 
 
@@ -216,6 +216,7 @@ def test_a_group_is_paused_and_resumed(shell: Shell) -> None:
     assert shell("groups resume halted g --json").lines()[0]["paused"] is False
     assert shell("consume halted --group g --max 1").out.split() == ["one"]
     assert "nobody" in shell("groups pause halted nobody", code=66).err
+    assert "halted has no retention" in shell("groups rewind halted g --to earliest").err
 
 
 @pytest.mark.parametrize(("topic", "group"), [("queue", "g!dead"), ("queue.deadletters", "g")])
