@@ -379,7 +379,13 @@ async def test_a_node_that_says_nothing_to_hello_is_left() -> None:
     ours, _ = trio.testing.memory_stream_pair()
 
     async def dial(address: str) -> trio.abc.Stream:
+        if address == "b:1":
+            await trio.sleep_forever()
         return ours
 
-    with pytest.raises(Lost, match="no answer to HELLO within 2 s"):
-        await open_connection("a:1", dial=dial, cluster_id="", wall_ms=0, timeout=2.0)
+    for address, cause in (
+        ("a:1", "no answer to HELLO within 2 s: it accepts"),
+        ("b:1", "no connection within 2 s"),
+    ):
+        with pytest.raises(Lost, match=cause):
+            await open_connection(address, dial=dial, cluster_id="", wall_ms=0, timeout=2.0)

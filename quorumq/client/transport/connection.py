@@ -496,8 +496,11 @@ async def open_connection(
     finally:
         if not done and stream is not None:
             await trio.aclose_forcefully(stream)
-    if not done or stream is None:
-        raise Lost(f"no answer to HELLO within {timeout:.3g} s", sent=False)
+    if stream is None:
+        raise Lost(f"no connection within {timeout:.3g} s", sent=False)
+    if not done:
+        text = "it accepts connections, so the node is frozen, or another program has its port"
+        raise Lost(f"no answer to HELLO within {timeout:.3g} s: {text}", sent=False)
     return Connection(address, stream, protocol)
 
 
