@@ -45,6 +45,9 @@ REQUEUE_S: Final = 2.0
 KEY_MAX: Final = 30_000
 """Bytes of a key that QUORUMQ_KEY may have: Linux takes 128 KiB, and a byte may be written as four letters."""
 
+CANNOT_RUN: Final = (126, 127)
+"""Exit codes of a shell for a command that may not be executed, or is not there. Every message would die of it."""
+
 STDERR_CHARS: Final = 2_000
 """Characters from the end of a failed command's standard error that a dead letter keeps."""
 
@@ -134,7 +137,8 @@ async def consume(where: Where, **options: Any) -> None:
 
     A command finds QUORUMQ_TOPIC, QUORUMQ_ID, QUORUMQ_ATTEMPT and QUORUMQ_KEY in its environment (no key above 30 kB).
     If it fails, the message comes again after a while, and at last becomes a dead letter that keeps the exit code and
-    the end of the command's standard error.
+    the end of the command's standard error. If the shell cannot run it (126, 127), the message is given back, and the
+    exit code is 64.
 
     With --no-ack messages are only shown, but each counts as a delivery, and comes again when its hold has run
     out. To look without taking, use `quorumq peek`.
@@ -389,6 +393,11 @@ async def _run(client: Client, message: Message, plan: Plan) -> None:
         sys.stderr.buffer.write(done.stderr)
         sys.stderr.flush()
     code = done.returncode
+    if code in CANNOT_RUN:
+        await _requeue(client, [message])
+        raise UsageError(
+            f"the shell cannot run {plan.command!r} (exit code {code}): correct --exec; {message.id} was given back"
+        )
     outcome = ""
     try:
         if code == 0:

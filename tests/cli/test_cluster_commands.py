@@ -188,6 +188,15 @@ def test_exec_decides_by_the_exit_code_and_the_dead_letter_says_why(shell: Shell
     assert death["attempts"] == 2
 
 
+def test_a_command_that_the_shell_cannot_run_costs_no_message_an_attempt(shell: Shell) -> None:
+    """A mistyped --exec made dead letters of a whole topic within seconds."""
+    shell("publish mistyped one")
+    refused = shell("consume mistyped --group g --exec ./no-such-program --max 1", code=UsageError.exit_code)
+    assert "correct --exec" in refused.err
+    (line,) = shell("consume mistyped --group g --max 1 --wait 10 --json").lines()
+    assert line["attempt"] == 1
+
+
 def test_dead_letters_of_one_kind_are_purged(shell: Shell) -> None:
     shell("publish kinds a b c")
     for count, reason in (("2", "no such account 17"), ("1", "timeout")):
