@@ -107,18 +107,21 @@ async def rewind(topic: str, group: str, start: Any, dry_run: bool, where: Where
     After exit code 75 (too few replicas answered) run it again.
     """
     async with cluster(where) as client:
-        if not dry_run:
-            show(topic, await client.rewind(topic, group, start), as_json)
-            if start != "latest" and not as_json and not (await client.topic(topic)).retention_s:
-                text = f"{topic} has no retention: messages that all its groups had settled are gone, and do not come again"
-                say(text, err=True)
+        if dry_run:
+            count = await client.count_rewind(topic, group, start, within=DRY_RUN_S)
+            states = ", ".join(f"{number:,} {state}" for state, number in sorted(count.states.items()))
+            most = "" if count.complete else "at least "
+            text = f"{most}{plural(count.messages, 'message')} would be delivered"
+            fields = {"topic": topic, "group": group, **count._asdict(), "dry_run": True}
+            tell(f"{text}: {states}" if states else text, fields, as_json)
             return
-        count = await client.count_rewind(topic, group, start, within=DRY_RUN_S)
-        states = ", ".join(f"{number:,} {state}" for state, number in sorted(count.states.items()))
-        most = "" if count.complete else "at least "
-        text = f"{most}{plural(count.messages, 'message')} would be delivered"
-        fields = {"topic": topic, "group": group, **count._asdict(), "dry_run": True}
-        tell(f"{text}: {states}" if states else text, fields, as_json)
+        moved = await client.rewind(topic, group, start)
+        if start == "latest":  # its generation begins where it did, and what it had before is skipped
+            show(topic, moved, as_json, f"{group} of {topic} goes on with what is published from now on")
+            return
+        show(topic, moved, as_json)
+        if not as_json and not (await client.topic(topic)).retention_s:
+            say(f"{topic} has no retention: messages that all its groups had settled are gone", err=True)
 
 
 @groups.command()

@@ -217,6 +217,10 @@ def test_a_group_is_paused_and_resumed(shell: Shell) -> None:
     assert shell("consume halted --group g --max 1").out.split() == ["one"]
     assert "nobody" in shell("groups pause halted nobody", code=66).err
     assert "halted has no retention" in shell("groups rewind halted g --to earliest").err
+    assert (
+        shell("groups rewind halted g --to latest").out
+        == "g of halted goes on with what is published from now on\n"
+    )
 
 
 @pytest.mark.parametrize(("topic", "group"), [("queue", "g!dead"), ("queue.deadletters", "g")])
