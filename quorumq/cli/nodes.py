@@ -214,7 +214,7 @@ async def voters(count: int | None, dry_run: bool, yes: bool, where: Where, as_j
 @nodes.command("list")
 @cluster_options
 async def list_nodes(where: Where, as_json: bool) -> None:
-    """List the members: which are voters, which answer, and how many replicas each has.
+    """List the members: which are voters, which are connected, and how many replicas each has.
 
     Voters keep the settings of topics and groups. Counts of messages are in `quorumq status`.
     """
