@@ -10,7 +10,7 @@ from typing import Any, Final
 import click
 
 from quorumq.cli.common import Where, cluster, cluster_options, duration, read_input, say, tell
-from quorumq.core.values.errors import TooLarge
+from quorumq.core.values.errors import TooLarge, UsageError
 from quorumq.core.values.limits import PAYLOAD_BYTES_MAX
 from quorumq.core.values.printable import plural
 
@@ -99,6 +99,7 @@ async def publish(
     from quorumq.cli.progress import counter
 
     count = 0
+    refused: Exception | None = None
     with counter(f"publishing to {topic}") as advance:
         send, receive = trio.open_memory_channel[Any](UNCONFIRMED_MAX)
 
@@ -118,11 +119,16 @@ async def publish(
             send,
         ):
             nursery.start_soon(confirm)
-            async for payload in _payloads(messages, files, lines):
-                await send.send(await producer.send(payload, **options))
+            try:
+                async for payload in _payloads(messages, files, lines):
+                    await send.send(await producer.send(payload, **options))
+            except (UsageError, OSError) as error:  # messages before it are stored
+                refused = error
             await producer.flush()
-    if count > 1 and not as_json:
+    if count > (1 if refused is None else 0) and not as_json:
         say(f"published {plural(count, 'message')} to {topic}", err=True)
+    if refused is not None:
+        raise refused
 
 
 async def _payloads(messages: tuple[str, ...], files: tuple[str, ...], lines: bool) -> AsyncIterator[bytes]:

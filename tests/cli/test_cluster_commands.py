@@ -20,7 +20,8 @@ from click.testing import CliRunner
 from quorumq.cli.main import main
 from quorumq.client import Message, MessageId
 from quorumq.client.blocking import connect
-from quorumq.core.values.errors import UsageError
+from quorumq.core.values.errors import TooLarge, UsageError
+from quorumq.core.values.limits import PAYLOAD_BYTES_MAX
 from quorumq.lab import dev, local
 from quorumq.lab.bench import measure
 from quorumq.lab.bench_runs import Degraded
@@ -65,6 +66,15 @@ def test_files_and_lines_are_published_byte_for_byte(shell: Shell, tmp_path: Pat
 def patient(shells: Callable[[float], Shell]) -> Shell:
     """A shell on a cluster with holds of a minute."""
     return shells(60.0)
+
+
+def test_lines_before_one_that_is_too_long_are_named(shell: Shell) -> None:
+    """They were stored without a word, and a second run published them twice."""
+    lines = b"one\ntwo\n" + b"x" * (PAYLOAD_BYTES_MAX + 1) + b"\nfour\n"
+    done = shell("publish long --lines", stdin=lines, code=TooLarge.exit_code)
+    assert len(done.out.split()) == 2
+    assert "published 2 messages to long" in done.err
+    assert sorted(shell("consume long --group g --max 2").out.split()) == ["one", "two"]
 
 
 def test_consume_takes_messages_by_their_ids_and_says_what_became_of_others(patient: Shell) -> None:
