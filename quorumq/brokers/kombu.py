@@ -361,9 +361,6 @@ class Channel(virtual.Channel):
             self.qos.ack(message.delivery_tag)
         return message
 
-    def _restore(self, message: virtual.Message) -> None:
-        self.qos.give_back(message.delivery_tag)
-
     def _restore_at_beginning(self, message: virtual.Message) -> None:
         self.qos.reject(message.delivery_tag, requeue=True)
 
@@ -380,7 +377,7 @@ class Channel(virtual.Channel):
             self.basic_cancel(tag)
         for source in self._getters.values():
             source.stop()
-        self.qos.give_back_all()  # after that: a FETCH that is parked would take them
+        self.qos.restore_unacked()  # after that: a FETCH that is parked would take them
         super().close()
         for source in sources:
             source.close()

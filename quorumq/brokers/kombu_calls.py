@@ -86,15 +86,19 @@ class QoS(virtual.QoS):
         else:
             self._settle(delivery_tag, lambda message: partial(message.dead_letter, reason="rejected"))
 
-    def give_back(self, delivery_tag: str) -> None:
-        """Give a message back that nothing was done with. That counts no attempt."""
-        self._settle(delivery_tag, lambda message: partial(message.reject, interrupted=True))
+    def restore_unacked(self) -> list[Any]:
+        """Give back all messages in hand, in one call. That counts no attempt.
 
-    def give_back_all(self) -> None:
-        """Give back all messages in hand, when the channel is closed."""
+        Returns:
+            errors as kombu counts them: none, as messages come again by themselves.
+        """
         rest, self.delivered = [*self.delivered.values()], {}
         self._delivered.clear()
-        give_back(self.channel.client, rest)
+        self._dirty.clear()
+        if self.channel.is_mine:
+            give_back(self.channel.client, rest)
+            self.channel.changed()
+        return []
 
     def has_capacity(self) -> bool:
         """Return True if a message that comes now may be handed over when the present one has been."""
