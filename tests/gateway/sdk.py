@@ -24,6 +24,11 @@ from quorumq.testing import Cluster, cluster
 HOST = "127.0.0.1:7480"
 URL = f"http://{HOST}/000000000000"
 JOBS = f"{URL}/jobs"
+TYPES = {
+    "InvalidParameterValue": "InvalidParameterValueException",
+    "MissingParameter": "MissingRequiredParameterException",
+}
+"""Types of errors whose names differ, as AWS answers them."""
 PART_BYTES = 64 * 1024
 """Bytes that a server reads from a socket at once."""
 
@@ -43,7 +48,8 @@ class Answer(NamedTuple):
     @property
     def code(self) -> str:
         """Name of the error in the JSON protocol; "" without one."""
-        return str(self.json.get("__type", "")).removeprefix("com.amazonaws.sqs#")
+        name = str(self.json.get("__type", "")).removeprefix("com.amazonaws.sqs#")
+        return {value: key for key, value in TYPES.items()}.get(name, name)
 
     @property
     def xml(self) -> ElementTree.Element:

@@ -100,9 +100,7 @@ class SqsApp:
             body = (
                 protocol.encode_error_xml(error, request_id)
                 if query
-                else protocol.encode_json(
-                    {"__type": f"com.amazonaws.sqs#{error.code}", "message": error.message}
-                )
+                else protocol.encode_json({"__type": error.json_type, "message": error.message})
             )
             side = "Sender" if error.is_sender else "Receiver"
             more.append((b"x-amzn-query-error", f"{error.query_code};{side}".encode()))

@@ -104,8 +104,9 @@ def integer(name: str, value: Any, low: int, high: int) -> int:
     if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,18}", value):
         number = int(value)
     if number is None or not low <= number <= high:
+        bounds = f">= {low} and <= {high}" if not low else f"between {low} and {high}"
         raise invalid(
-            f"Value {str(value)[:40]} for parameter {name} is invalid. Reason: Must be from {low} to {high}."
+            f"Value {str(value)[:40]} for parameter {name} is invalid. Reason: Must be {bounds}, if provided."
         )
     return number
 

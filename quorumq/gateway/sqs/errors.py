@@ -6,7 +6,6 @@ from typing import Final
 
 from quorumq.client import Closed
 from quorumq.core.values.errors import (
-    AlreadySettled,
     BadReceipt,
     Busy,
     Conflict,
@@ -34,12 +33,18 @@ _QUERY_CODES: Final = {
 }  # fmt: skip
 """Codes of the query protocol that differ from the names of the JSON protocol."""
 
+_JSON_TYPES: Final = {
+    "InvalidParameterValue": "InvalidParameterValueException",
+    "MissingParameter": "MissingRequiredParameterException",
+}
+"""Types of errors of the JSON protocol that have another name than the error."""
+
 
 class SqsError(Exception):
     """An error as an SDK gets it.
 
     Args:
-        code: name of the error in the JSON protocol.
+        code: name of the error.
         delay: seconds to wait before the request is repeated; 0 if there is no such time.
     """
 
@@ -54,6 +59,11 @@ class SqsError(Exception):
     def query_code(self) -> str:
         """Name of the error in the query protocol."""
         return _QUERY_CODES.get(self.code, self.code)
+
+    @property
+    def json_type(self) -> str:
+        """Type of the error in the JSON protocol."""
+        return f"com.amazonaws.sqs#{_JSON_TYPES.get(self.code, self.code)}"
 
     @property
     def is_sender(self) -> bool:
@@ -100,8 +110,6 @@ def sqs_error(error: QuorumqError) -> SqsError:
             return no_queue()
         case BadReceipt():
             return SqsError("ReceiptHandleIsInvalid", "The input receipt handle is invalid.")
-        case AlreadySettled():
-            return SqsError("MessageNotInflight", "The message is deleted, or a dead letter.")
         case Conflict():
             return SqsError("QueueNameExists", text)
         case TooLarge() | UsageError():

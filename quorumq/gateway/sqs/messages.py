@@ -25,6 +25,12 @@ TRACE: Final = "sqs:AWSTraceHeader"
 ENCODING: Final = "quorumq-encoding"
 """Attribute of a message whose body is base64, because its payload is no text that SQS may have."""
 
+CHARACTERS: Final = (
+    "Invalid characters found. Valid unicode characters are #x9 | #xA | #xD | #x20 to #xD7FF | #xE000 to #xFFFD | "
+    "#x10000 to #x10FFFF"
+)
+"""Text of the error of a text that XML cannot have."""
+
 ATTRIBUTES_MAX: Final = 10
 _NAME: Final = re.compile(r"(?!\.)(?!.*\.\.)[A-Za-z0-9_.\u00c0-\u017f-]{1,256}(?<!\.)")
 _TYPE: Final = re.compile(r"(String|Number|Binary)(\.[^\x00-\x1f]{1,249})?")
@@ -51,10 +57,7 @@ def outgoing(params: Params, size_max: int) -> Outgoing:
     if not body:
         raise SqsError("MissingParameter", "The request must contain the parameter MessageBody.")
     if not is_xml(body):
-        raise SqsError(
-            "InvalidMessageContents",
-            "The message has characters outside of #x9, #xA, #xD, #x20 to #xD7FF, #xE000 up.",
-        )
+        raise SqsError("InvalidMessageContents", CHARACTERS)
     if params.has("MessageDeduplicationId"):
         raise invalid("MessageDeduplicationId is valid for FIFO queues only.")
     key = params.text("MessageGroupId") if params.has("MessageGroupId") else None
@@ -122,25 +125,31 @@ def typed_value(name: str, value: Any) -> Typed:
             "is Binary, Number, and String."
         )
     if kind.startswith("Binary"):
-        return Typed(kind, binary_value(name, value.get("BinaryValue")))
+        return Typed(kind, binary_value(name, kind, value.get("BinaryValue")))
     text = value.get("StringValue")
-    if not isinstance(text, str) or not text or not is_xml(text):
-        raise invalid(f"The message attribute {name!r} must have a StringValue, which is not empty.")
+    if not isinstance(text, str) or not text:
+        raise no_value(name, kind)
+    if not is_xml(text):
+        raise invalid(CHARACTERS)
     if kind.startswith("Number") and not (len(text) <= NUMBER_CHARS_MAX and NUMBER.fullmatch(text)):
         raise invalid(f"Can't cast the value of message attribute {name!r} to a number.")
     return Typed(kind, text)
 
 
-def binary_value(name: str, value: Any) -> bytes:
+def no_value(name: str, kind: str) -> SqsError:
+    """Return the error of an attribute without the value that its type has."""
+    text = f"Message (user) attribute {name!r} must contain a non-empty value of type {kind.partition('.')[0]!r}."
+    return invalid(text)
+
+
+def binary_value(name: str, kind: str, value: Any) -> bytes:
     """Return the bytes of an attribute, which travel as base64."""
     try:
         data = base64.b64decode(value, validate=True)
     except (binascii.Error, TypeError, ValueError):
         data = b""
     if not data:
-        raise invalid(
-            f"The message attribute {name!r} must have a BinaryValue in base64, which is not empty."
-        )
+        raise no_value(name, kind)
     return data
 
 

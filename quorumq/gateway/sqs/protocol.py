@@ -199,9 +199,10 @@ def encode_xml(action: str, result: Mapping[str, Any], request_id: str) -> bytes
 
 def encode_error_xml(error: SqsError, request_id: str) -> bytes:
     side = "Sender" if error.is_sender else "Receiver"
-    inner = (
-        f"<Type>{side}</Type><Code>{_text(error.query_code)}</Code><Message>{_text(error.message)}</Message>"
-    )
+    text = error.message
+    if error.code == "QueueDoesNotExist":
+        text = text.rstrip(".") + " for this wsdl version."
+    inner = f"<Type>{side}</Type><Code>{_text(error.query_code)}</Code><Message>{_text(text)}</Message>"
     return (
         f'<?xml version="1.0"?><ErrorResponse xmlns="{NAMESPACE}"><Error>{inner}</Error>'
         f"<RequestId>{request_id}</RequestId></ErrorResponse>"

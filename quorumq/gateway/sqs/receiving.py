@@ -16,7 +16,7 @@ from quorumq.core.values.limits import DEADLINE_SHARE
 from quorumq.gateway.requests import Stopping, while_there
 from quorumq.gateway.sqs.attributes import AttributeCache
 from quorumq.gateway.sqs.call import BATCH_MAX, Call, Params
-from quorumq.gateway.sqs.errors import SqsError, sqs_error
+from quorumq.gateway.sqs.errors import SqsError, invalid, sqs_error
 from quorumq.gateway.sqs.messages import Handle, Selection, outcome_lists, received
 
 WAIT_MAX_S: Final = 20
@@ -122,7 +122,7 @@ class ReceiveActions:
         self, call: Call, action: str, do: Callable[[Call, Params], Awaitable[None]]
     ) -> dict[str, Any]:
         """Do something with each entry of a batch, all at a time, and return the outcomes in their order."""
-        call.queue()
+        queue = call.queue()
         entries = call.params.entries(action)
         errors: dict[str, SqsError] = {}
 
@@ -136,6 +136,8 @@ class ReceiveActions:
             for entry in entries:
                 nursery.start_soon(one, entry)
         ids = [entry.text("Id") for entry in entries]
+        if any(error.code == "ReceiptHandleIsInvalid" for error in errors.values()):
+            await call.client.topic(queue)
         if errors and len(errors) == len(ids) and all(not error.is_sender for error in errors.values()):
             raise errors[ids[0]]  # SDKs repeat it whole
         good = [{"Id": name} for name in ids if name not in errors]
@@ -146,6 +148,12 @@ async def settled(call: Call, params: Params, do: Callable[[Call, Params], Await
     """Do something with the message that a handle names. SqsError if that fails, with the handle if it is wrong."""
     try:
         await do(call, params)
+    except AlreadySettled:  # deleted, or a dead letter
+        handle = params.text("ReceiptHandle")
+        raise invalid(
+            f"Value {handle} for parameter ReceiptHandle is invalid. Reason: Message does not exist or is not "
+            "available for visibility timeout change."
+        ) from None
     except (SqsError, QuorumqError) as raised:
         error = raised if isinstance(raised, SqsError) else sqs_error(raised)
         if error.code == "ReceiptHandleIsInvalid":
