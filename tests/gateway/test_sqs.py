@@ -382,6 +382,30 @@ async def test_a_message_of_a_queue_without_a_redrive_policy_comes_for_ever() ->
             assert message["Attributes"]["ApproximateReceiveCount"] == str(number)
 
 
+async def test_a_message_has_the_trace_of_its_request_unless_it_names_its_own() -> None:
+    async with world("jobs") as it:
+
+        async def traces(trace: str, action: str, **params: Any) -> list[str | None]:
+            headers = {"x-amz-target": f"AmazonSQS.{action}", "x-amzn-trace-id": trace}
+            assert (
+                await it.sdk.send(json.dumps({"QueueUrl": JOBS, **params}).encode(), headers)
+            ).status == 200
+            messages = await receive(it.sdk, AttributeNames=["AWSTraceHeader"])
+            return [message.get("Attributes", {}).get("AWSTraceHeader") for message in messages]
+
+        assert await traces("Root=1", "SendMessage", MessageBody="x") == ["Root=1"]
+        own = {"AWSTraceHeader": {"DataType": "String", "StringValue": "Root=2"}}
+        entries = [
+            {"Id": "a", "MessageBody": "x"},
+            {"Id": "b", "MessageBody": "x", "MessageSystemAttributes": own},
+        ]
+        assert sorted(map(str, await traces("Root=1", "SendMessageBatch", Entries=entries))) == [
+            "Root=1",
+            "Root=2",
+        ]
+        assert await traces(501 * "x", "SendMessage", MessageBody="x") == [None]
+
+
 async def test_a_page_in_a_browser_may_not_ask_a_gateway_that_wants_no_signatures() -> None:
     async with world("jobs") as it:
         deletes = f"Action=DeleteQueue&QueueUrl={JOBS}"

@@ -164,6 +164,7 @@ class SqsApp:
                     self._base_url(scope, request.headers),
                     claim.region if claim is not None else REGION,
                     receive,
+                    request.headers.get("x-amzn-trace-id", ""),
                 )
                 return asked.action, await action(call)
 

@@ -119,6 +119,7 @@ class Call:
         user: name of the user, for the cache of attributes.
         base_url: scheme, host and port of queue URLs.
         receive: next message of ASGI: says that the client has left.
+        trace: header by which AWS's X-Ray traces a request; "" without one.
     """
 
     gateway: Gateway
@@ -128,6 +129,7 @@ class Call:
     base_url: str
     region: str
     receive: Receive
+    trace: str
 
     @property
     def group(self) -> str:

@@ -22,6 +22,7 @@ from quorumq.wire.values import SignedNamed
 TYPES: Final = "sqs:types"
 """Header with the types of attributes, as JSON by name, that are neither String nor Binary."""
 TRACE: Final = "sqs:AWSTraceHeader"
+TRACE_CHARS_MAX: Final = 500
 ENCODING: Final = "quorumq-encoding"
 """Attribute of a message whose body is base64, because its payload is no text that SQS may have."""
 
@@ -51,8 +52,13 @@ class Outgoing(NamedTuple):
     size: int
 
 
-def outgoing(params: Params, size_max: int) -> Outgoing:
-    """Return the message of a SendMessage, or of an entry of a batch; SqsError if something in it cannot be."""
+def outgoing(params: Params, size_max: int, trace: str = "") -> Outgoing:
+    """Return the message of a SendMessage, or of an entry of a batch; SqsError if something in it cannot be.
+
+    Args:
+        size_max: bytes that it may have.
+        trace: trace of the request, which the message has if it names none of its own.
+    """
     body = params.text("MessageBody")
     if not body:
         raise SqsError("MissingParameter", "The request must contain the parameter MessageBody.")
@@ -87,11 +93,13 @@ def outgoing(params: Params, size_max: int) -> Outgoing:
     }
     if set(system) - {"AWSTraceHeader"}:
         raise invalid("The only message system attribute is AWSTraceHeader.")
+    if trace and len(trace) <= TRACE_CHARS_MAX and is_xml(trace):
+        headers[TRACE] = trace
     if system:
-        trace = system["AWSTraceHeader"]
-        if trace.type != "String":
+        own = system["AWSTraceHeader"]
+        if own.type != "String":
             raise invalid("The message system attribute AWSTraceHeader must be a String.")
-        headers[TRACE] = trace.value
+        headers[TRACE] = own.value
         reply["MD5OfMessageSystemAttributes"] = digest_of(system)
     return Outgoing(payload, headers, key, reply, size)
 

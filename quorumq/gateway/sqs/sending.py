@@ -53,13 +53,13 @@ class SendActions:
     async def send_message(self, call: Call) -> dict[str, Any]:
         queue = call.queue()
         attributes = await self._cache.of(call, queue)
-        message, delay = self._message(call.params, attributes)
+        message, delay = self._message(call.params, attributes, call.trace)
         name = await self._producers.publish(call.client, queue, message, delay)
         return {"MessageId": name, **message.reply}
 
     @staticmethod
-    def _message(params: Params, attributes: Attributes) -> tuple[Outgoing, int]:
-        message = outgoing(params, attributes.number("MaximumMessageSize"))
+    def _message(params: Params, attributes: Attributes, trace: str) -> tuple[Outgoing, int]:
+        message = outgoing(params, attributes.number("MaximumMessageSize"), trace)
         return message, params.number("DelaySeconds", 0, 900, attributes.number("DelaySeconds"))
 
     async def send_message_batch(self, call: Call) -> dict[str, Any]:
@@ -70,7 +70,7 @@ class SendActions:
         messages: dict[str, tuple[Outgoing, int]] = {}
         for entry in entries:
             try:
-                messages[entry.text("Id")] = self._message(entry, attributes)
+                messages[entry.text("Id")] = self._message(entry, attributes, call.trace)
             except SqsError as error:
                 failed.append((entry.text("Id"), error))
         refuse_long(sum(message.size for message, _ in messages.values()))
