@@ -11,7 +11,7 @@ from typing import Any, Final
 import trio
 
 from quorumq.client import Client, connect
-from quorumq.client.transport.connection import Dial
+from quorumq.client.transport.connection import Dial, dial_tcp, dial_tls
 from quorumq.core.values.errors import QuorumqError, UnknownToken
 from quorumq.gateway.accesskeys import read_keys
 from quorumq.gateway.identity import ANYBODY, Identities, User
@@ -98,16 +98,17 @@ async def running(settings: Settings, connecting: Connecting | None = None) -> A
         connecting: connects to the cluster for a user; by the settings if None.
 
     Raises:
-        UsageError: the clients file or the file of keys cannot be used.
+        UsageError: a file of the settings cannot be used.
     """
     clients = Clients(settings.clients_file, Events()) if settings.clients_file else None
     keys = read_keys(settings.keys_file) if settings.keys_file else ()
     shares = Shares()
+    dial = dial_tls(settings.tls_ca) if settings.tls_ca else dial_tcp
 
     def client_of(user: User) -> AbstractAsyncContextManager[Client]:
         # Tasks of its connections to nodes work for the user; those of an open gateway work for all.
         shares.pay(user if user.name else None)
-        return connect_for(settings, user) if connecting is None else connecting(user)
+        return connect_for(settings, user, dial) if connecting is None else connecting(user)
 
     async with trio.open_nursery() as nursery:
         users = UserClients(nursery, client_of)
@@ -132,13 +133,12 @@ async def _reread(clients: Clients) -> None:
 
 
 @asynccontextmanager
-async def connect_for(settings: Settings, user: User, dial: Dial | None = None) -> AsyncIterator[Client]:
+async def connect_for(settings: Settings, user: User, dial: Dial) -> AsyncIterator[Client]:
     """Connect to the cluster for a user, who is named to the nodes."""
     async with connect(
         settings.nodes,
         timeout=CONNECT_S,
         token=settings.token,
-        tls_ca=settings.tls_ca,
         on_behalf=user.name,
         dial=dial,
     ) as client:

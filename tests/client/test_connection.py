@@ -6,6 +6,7 @@ import os
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,11 +15,13 @@ import trio.testing
 import trustme
 
 from quorumq.client.transport.connection import INFLIGHT_MAX, Connection, Lost, open_connection
-from quorumq.client.transport.tls import TlsStream
+from quorumq.client.transport.tls import Authorities, TlsStream
 from quorumq.core import messages as m
 from quorumq.core.values.types import Incarnation, ProducerId
 from quorumq.wire.codec import Decoded, decode_message, encode_message
 from quorumq.wire.frames import FrameReader
+from quorumq.wire.tls import Tunnel
+from tests.node.certificates import Files
 
 PRODUCER_ID = ProducerId("a", 1, 2, 3)
 WELCOME = m.Welcome(1, "cluster", "a", Incarnation(1, 2), 3, 4, 5, ())
@@ -389,3 +392,29 @@ async def test_a_node_that_says_nothing_to_hello_is_left() -> None:
     ):
         with pytest.raises(Lost, match=cause):
             await open_connection(address, dial=dial, cluster_id="", wall_ms=0, timeout=2.0)
+
+
+def test_authorities_that_are_renewed_count_for_the_next_connection(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A program that ran on through a change of authorities lost all nodes with their next certificates."""
+    old, new = Files(tmp_path), Files(tmp_path, "new")
+    authorities = Authorities(old.ca)
+    first = authorities.context()
+    assert authorities.context() is first
+    for data, is_new, text in (
+        (b"half a cert", False, "stay those of before"),
+        (Path(new.ca).read_bytes(), True, "count for new connections"),
+    ):
+        Path(old.ca).write_bytes(data)
+        caplog.clear()
+        assert (authorities.context() is not first) == is_new
+        authorities.context()
+        assert [text in record.getMessage() for record in caplog.records] == [True]
+    served = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    new.authority.issue_cert("node").configure_cert(served)
+    above, below = Tunnel(authorities.context(), host="node"), Tunnel(served, server_side=True)
+    data = b""
+    while not above.handshake(data):
+        below.handshake(above.unsent())
+        data = below.unsent()

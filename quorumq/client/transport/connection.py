@@ -27,12 +27,12 @@ from typing import Final
 import trio
 
 from quorumq.client.transport.protocol import ClientProtocol
-from quorumq.client.transport.tls import TlsStream
+from quorumq.client.transport.tls import Authorities, TlsStream
 from quorumq.core import messages as m
 from quorumq.core.values.errors import PeerError, QuorumqError, Unanswered, UsageError
 from quorumq.core.values.limits import INFLIGHT_REQUESTS_MAX
 from quorumq.wire.address import split_address
-from quorumq.wire.tls import client_context, own_ca, plain_hint
+from quorumq.wire.tls import own_ca, plain_hint
 from quorumq.wire.tls import reason_of as tls_reason_of
 
 RECEIVE_BYTES: Final = 256 * 1024
@@ -114,11 +114,11 @@ async def dial_tcp(address: str) -> trio.SocketStream:
 
 def dial_tls(ca: str) -> Dial:
     """Make a dial by TLS: a node shows a certificate for its address, of authorities in the PEM file ``ca``."""
-    context = client_context(ca)
+    authorities = Authorities(ca)
 
     async def dial(address: str) -> trio.abc.Stream:
         host, _ = split_address(address)
-        stream = TlsStream(await dial_tcp(address), context, host)
+        stream = TlsStream(await dial_tcp(address), authorities.context(), host)
         try:
             await stream.handshake()
         except OSError as error:  # also from ssl

@@ -2,14 +2,53 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 from typing import Final
 
 import trio
 
-from quorumq.wire.tls import Tunnel
+from quorumq.client.transport.log import LOGGER
+from quorumq.core.values.errors import UsageError
+from quorumq.wire.tls import Tunnel, client_context
 
 RECEIVE_BYTES: Final = 64 * 1024
+
+
+class Authorities:
+    """Authorities of the nodes' certificates, as their file has them when a connection begins.
+
+    Args:
+        ca: a PEM file.
+
+    Raises:
+        UsageError: it cannot be used.
+    """
+
+    def __init__(self, ca: str) -> None:
+        self._ca = ca
+        self._stat = self._look()
+        self._context = client_context(ca)
+
+    def _look(self) -> tuple[int, ...]:
+        try:
+            status = os.stat(self._ca)
+        except OSError:
+            return ()
+        return status.st_mtime_ns, status.st_size, status.st_ino
+
+    def context(self) -> ssl.SSLContext:
+        """Return the context of a connection that begins now. The old one stays if a new file cannot be used."""
+        stat = self._look()
+        if stat != self._stat:
+            self._stat = stat
+            try:
+                self._context = client_context(self._ca)
+            except UsageError as error:
+                LOGGER.error("%s; the authorities stay those of before", error)
+            else:
+                LOGGER.warning("the authorities in %s have changed, and count for new connections", self._ca)
+        return self._context
 
 
 class TlsStream(trio.abc.HalfCloseableStream):
