@@ -14,9 +14,10 @@ import hmac
 import os
 import secrets
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from quorumq.core.values.errors import UsageError
+from quorumq.node.reread import WatchedFile
 
 KEY_BYTES: Final = 32
 FILE_BYTES_MAX: Final = 64 * 1024
@@ -66,6 +67,37 @@ def read_keys(path: str | os.PathLike[str]) -> tuple[bytes, ...]:
             f"the file of keys {path} has no key: remove it, and `quorumq clients key` makes one"
         )
     return tuple(keys)
+
+
+class Keys:
+    """Keys of the gateways, as their file has them now.
+
+    Args:
+        path: the file; "" for none.
+
+    Attributes:
+        present: the keys, the newest first.
+
+    Raises:
+        UsageError: the file cannot be used.
+    """
+
+    def __init__(self, path: str, log: Any) -> None:
+        self._file, self._log = WatchedFile(path), log
+        self.present = read_keys(path) if path else ()
+
+    def refresh(self) -> None:
+        """Read the file again if it has changed; the old keys stay if the new ones cannot be used."""
+        if not self._file.has_changed():
+            return
+        try:
+            keys = read_keys(self._file.path)
+        except UsageError as error:
+            self._log.error("keys_file_ignored", reason=f"{error}; the keys stay those of before")
+            return
+        if self._file.was_steady():
+            self.present = keys
+            self._log.info("keys_file_read", keys=len(keys))
 
 
 def secret_access_key(key: bytes, name: str, token_hash: str) -> str:

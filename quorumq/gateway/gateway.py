@@ -13,7 +13,7 @@ import trio
 from quorumq.client import Client, connect
 from quorumq.client.transport.connection import Dial, dial_tcp, dial_tls
 from quorumq.core.values.errors import QuorumqError, UnknownToken
-from quorumq.gateway.accesskeys import read_keys
+from quorumq.gateway.accesskeys import Keys
 from quorumq.gateway.identity import ANYBODY, Identities, User
 from quorumq.gateway.requests import Bodies
 from quorumq.gateway.settings import Settings
@@ -28,7 +28,7 @@ CONNECT_S: Final = 5.0
 """Seconds to reach a node when a user asks first."""
 
 REREAD_S: Final = 0.5
-"""Seconds between two looks at the clients file, as nodes have them."""
+"""Seconds between two looks at the files of clients and of keys, as nodes have them."""
 
 ASK_S: Final = 5.0
 """Seconds between two questions to a node whether it knows the gateway's token."""
@@ -101,7 +101,7 @@ async def running(settings: Settings, connecting: Connecting | None = None) -> A
         UsageError: a file of the settings cannot be used.
     """
     clients = Clients(settings.clients_file, Events()) if settings.clients_file else None
-    keys = read_keys(settings.keys_file) if settings.keys_file else ()
+    keys = Keys(settings.keys_file, Events())
     shares = Shares()
     dial = dial_tls(settings.tls_ca) if settings.tls_ca else dial_tcp
 
@@ -114,7 +114,7 @@ async def running(settings: Settings, connecting: Connecting | None = None) -> A
         users = UserClients(nursery, client_of)
         nursery.start_soon(users.close_idle)
         if clients is not None:
-            nursery.start_soon(_reread, clients)
+            nursery.start_soon(_reread, clients, keys)
         trio.lowlevel.add_instrument(shares)
         try:
             gateway = Gateway(settings, Identities(clients, keys), users, nursery, shares)
@@ -126,10 +126,11 @@ async def running(settings: Settings, connecting: Connecting | None = None) -> A
         nursery.cancel_scope.cancel()
 
 
-async def _reread(clients: Clients) -> None:
+async def _reread(clients: Clients, keys: Keys) -> None:
     while True:
         await trio.sleep(REREAD_S)
         clients.refresh()
+        keys.refresh()
 
 
 @asynccontextmanager

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from quorumq.core.values.errors import Unauthorized
-from quorumq.gateway.accesskeys import secret_access_key
+from quorumq.gateway.accesskeys import Keys, secret_access_key
 from quorumq.node.clients import Clients
 
 
@@ -30,10 +30,10 @@ class Identities:
 
     Args:
         clients: the clients file; None if the nodes have none. Then all users are the gateway itself.
-        keys: keys of the gateways, the newest first.
+        keys: keys of the gateways.
     """
 
-    def __init__(self, clients: Clients | None, keys: tuple[bytes, ...] = ()) -> None:
+    def __init__(self, clients: Clients | None, keys: Keys) -> None:
         self._clients = clients
         self._keys = keys
 
@@ -69,14 +69,13 @@ class Identities:
         client = self._clients.named(user.name)
         return client is not None and client.may(right, topic, group)
 
-    @property
     def keys(self) -> tuple[bytes, ...]:
-        """Keys of the gateways, the newest first."""
-        return self._keys
+        """Return the keys of the gateways, the newest first."""
+        return self._keys.present
 
     def secrets_of(self, name: str) -> tuple[str, ...]:
         """Return the secret access keys that a client may sign with; () if there is no such client."""
         token_hash = self.token_hash_of(name)
         if not token_hash:
             return ()
-        return tuple(secret_access_key(key, name, token_hash) for key in self._keys)
+        return tuple(secret_access_key(key, name, token_hash) for key in self.keys())

@@ -105,6 +105,7 @@ async def serve(settings: Settings, started: Callable[[str], None], stop: trio.E
         OSError: the address cannot be listened at.
     """
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
+    log.setLevel(logging.INFO)  # files that were read again
     try:
         await _serve(settings, started, stop)
     except BaseExceptionGroup as group:  # nurseries here and in hypercorn wrap it

@@ -436,14 +436,14 @@ async def test_a_user_signs_in_by_a_token_and_sees_what_its_rights_allow(tmp_pat
 
 def test_a_cookie_is_good_at_every_gateway_with_the_keys_and_at_no_other() -> None:
     old, new = b"o" * 32, b"n" * 32
-    session = Sessions((old,)).begin("al.ice", 1000.0)
-    cookie = Sessions((old,)).cookie_of(session)
-    assert Sessions((new, old)).read(cookie, 1001.0) == session
-    assert Sessions((new,)).read(cookie, 1001.0) is None
-    assert Sessions((old,)).read(cookie, session.ends + 1.0) is None
+    session = Sessions(lambda: (old,)).begin("al.ice", 1000.0)
+    cookie = Sessions(lambda: (old,)).cookie_of(session)
+    assert Sessions(lambda: (new, old)).read(cookie, 1001.0) == session
+    assert Sessions(lambda: (new,)).read(cookie, 1001.0) is None
+    assert Sessions(lambda: (old,)).read(cookie, session.ends + 1.0) is None
     for wrong in ("", ".", "x" * 1000, "é.é", cookie[:-1], "A" + cookie[1:]):
-        assert Sessions((old,)).read(wrong, 1001.0) is None
-    assert Sessions((old,), lambda name: "another token").read(cookie, 1001.0) is None
+        assert Sessions(lambda: (old,)).read(wrong, 1001.0) is None
+    assert Sessions(lambda: (old,), lambda name: "another token").read(cookie, 1001.0) is None
 
 
 def test_health_is_one_sentence_with_the_worst_first() -> None:

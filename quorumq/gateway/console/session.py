@@ -31,16 +31,22 @@ class Sessions:
     """Makes and reads cookies. A session ends with its client's token.
 
     Args:
-        keys: keys of the gateways, the newest first; () makes one.
+        keys: gives the keys of the gateways, the newest first; if there are none, one is made.
         token_hash_of: gives the hash of a client's token, by name; "" if it has none.
     """
 
     def __init__(
-        self, keys: tuple[bytes, ...] = (), token_hash_of: Callable[[str], str] = lambda name: ""
+        self,
+        keys: Callable[[], tuple[bytes, ...]] = tuple,
+        token_hash_of: Callable[[str], str] = lambda name: "",
     ) -> None:
         self._token_hash_of = token_hash_of
-        given = keys or (secrets.token_bytes(32),)
-        self._keys = [hmac.new(key, b"quorumq console session\0", hashlib.sha256).digest() for key in given]
+        self._given, self._own = keys, secrets.token_bytes(32)
+
+    @property
+    def _keys(self) -> list[bytes]:
+        given = self._given() or (self._own,)
+        return [hmac.new(key, b"quorumq console session\0", hashlib.sha256).digest() for key in given]
 
     def begin(self, name: str, now: float) -> Session:
         return Session(name, int(now) + SESSION_S, secrets.token_hex(16))
