@@ -142,18 +142,33 @@ async def test_answers_that_are_not_read_count_as_bodies(monkeypatch: pytest.Mon
         assert (it.gateway.bodies.bytes, it.gateway.bodies.by_owner) == (0, {})
 
 
-async def test_a_body_without_end_is_drained_within_bounds() -> None:
+async def test_a_body_without_end_is_drained_within_bounds_and_until_the_server_ends_it() -> None:
     async with world() as it:
+        parts, queue = trio.open_memory_channel[dict[str, Any]](1)
         size = 0
 
-        async def receive() -> dict[str, Any]:
+        async def client() -> None:
             nonlocal size
-            await trio.lowlevel.checkpoint()
-            size += 1_000_000
-            return {"type": "http.request", "body": 1_000_000 * b"x", "more_body": True}
+            while True:
+                await parts.send({"type": "http.request", "body": 1_000_000 * b"x", "more_body": True})
+                size += 1_000_000
 
         async def send(message: dict[str, Any]) -> None:
-            pass
+            if message["type"] == "http.response.body":
+                await parts.send({"type": "http.disconnect"})  # behind a part for which the queue has no room
 
-        await make_app(it.gateway)({**get("/"), "method": "PUT"}, receive, send)
-        assert requests.BODY_BYTES_MAX <= size <= requests.BODY_BYTES_MAX + 3_000_000
+        with trio.fail_after(requests.BODY_S):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(client)
+                await make_app(it.gateway)({**get("/"), "method": "PUT"}, queue.receive, send)
+                nursery.cancel_scope.cancel()
+        assert requests.BODY_BYTES_MAX <= size <= requests.BODY_BYTES_MAX + 6_000_000
+
+
+async def test_an_answer_ends_at_once_if_the_body_was_read() -> None:
+    """The next message of such a request comes only when its client has left."""
+    async with world() as it:
+        began = trio.current_time()
+        for path in ("/ready", "/v1/topics"):
+            assert (await call(make_app(it.gateway), get(path), b"", None)).status == 200
+        assert trio.current_time() - began < requests.DRAIN_S

@@ -14,7 +14,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorumq.core.values.errors import Busy, TooFewReplicas, TooLarge, Unauthorized, UnknownToken, UsageError
+from quorumq.core.values.errors import Busy, TooFewReplicas, TooLarge, UnknownToken, UsageError
 from quorumq.gateway import requests, shares, users
 from quorumq.gateway.accesskeys import new_keys_file, read_keys, secret_access_key
 from quorumq.gateway.app import asking, make_app
@@ -31,9 +31,7 @@ from quorumq.gateway.requests import (
 from quorumq.gateway.settings import Settings
 from quorumq.gateway.shares import PAYER
 from quorumq.gateway.sqs.signature import HttpRequest
-from quorumq.gateway.users import UserClients
 from quorumq.node.clients import write_clients
-from quorumq.testing import cluster
 from tests.gateway.guarded import ENTRIES, SHOP, guarded
 from tests.gateway.sdk import URL, Sdk
 
@@ -275,152 +273,6 @@ async def test_one_user_beyond_its_quota_delays_no_other_user(tmp_path: Path) ->
 
 
 # ------------------------------------------------------------------------------- bounds
-
-
-async def test_clients_of_users_are_shared_bounded_and_closed_when_idle(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(users, "CLIENTS_MAX", 2)
-    monkeypatch.setattr(users, "LANES", 1)
-    monkeypatch.setattr(users, "REQUESTS_MAX", 3)
-    opened: list[str] = []
-    nodes = cluster(1)
-
-    @asynccontextmanager
-    async def connecting(user: User) -> AsyncIterator[Any]:
-        opened.append(user.name)
-        async with nodes.connect() as client:
-            yield client
-
-    async with nodes, trio.open_nursery() as nursery:
-        clients = UserClients(nursery, connecting)
-        nursery.start_soon(clients.close_idle)
-        async with clients.of(User("a")) as one, clients.of(User("a")) as two, clients.of(User("b")):
-            assert one is two
-            with pytest.raises(Busy, match="2 clients have requests"):
-                async with clients.of(User("c")):
-                    pass
-            async with clients.of(User("a")):
-                with pytest.raises(Busy, match="3 requests of client 'a'"):
-                    async with clients.of(User("a")):
-                        pass
-        async with clients.of(User("c")):
-            pass
-        async with clients.of(User("b")):
-            pass
-        assert opened == ["a", "b", "c"], "the one that was idle for longest made room"
-        await trio.sleep(2 * users.IDLE_S)
-        async with clients.of(User("b")):
-            pass
-        assert opened == ["a", "b", "c", "b"]
-        nursery.cancel_scope.cancel()
-
-
-async def test_a_user_with_many_requests_under_way_has_several_clients(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(users, "LANES", 2)
-    monkeypatch.setattr(users, "REQUESTS_MAX", 2)
-    nodes = cluster(1)
-    async with nodes, trio.open_nursery() as nursery:
-        clients = UserClients(nursery, lambda user: nodes.connect())
-        async with AsyncExitStack() as stack:
-            four = [await stack.enter_async_context(clients.of(User("a"))) for _ in range(4)]
-            assert [one is four[0] for one in four] == [True, True, False, False]
-            assert four[2] is four[3]
-            with pytest.raises(Busy, match="4 requests of client 'a'"):
-                await stack.enter_async_context(clients.of(User("a")))
-        nursery.cancel_scope.cancel()
-
-
-async def test_requests_that_wait_for_the_same_connection_fail_with_it_and_not_one_after_another() -> None:
-    @asynccontextmanager
-    async def connecting(user: User) -> AsyncIterator[Any]:
-        await trio.sleep(5)
-        raise TooFewReplicas("no node answers")
-        yield
-
-    failures: list[Exception] = []
-
-    async def ask(clients: UserClients) -> None:
-        try:
-            async with clients.of(User("a")):
-                pass
-        except TooFewReplicas as error:
-            failures.append(error)
-
-    async with trio.open_nursery() as nursery:
-        clients = UserClients(nursery, connecting)
-        began = trio.current_time()
-        async with trio.open_nursery() as asking:
-            for _ in range(20):
-                asking.start_soon(ask, clients)
-        assert trio.current_time() - began == 5
-        assert len(set(map(id, failures))) == 20, "each has an exception of its own"
-        nursery.cancel_scope.cancel()
-
-
-async def test_a_failure_to_connect_is_the_requests_own_and_the_next_one_tries_again(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """The log has it once: a wrong token of the gateway was seen by its users alone, as a right that they lacked."""
-    attempts: list[None] = []
-    nodes = cluster(1)
-
-    @asynccontextmanager
-    async def connecting(user: User) -> AsyncIterator[Any]:
-        attempts.append(None)
-        if len(attempts) < 3:
-            raise Unauthorized("not yet")
-        async with nodes.connect() as client:
-            yield client
-
-    async with nodes, trio.open_nursery() as nursery:
-        clients = UserClients(nursery, connecting)
-        for _ in range(2):
-            with pytest.raises(Unauthorized):
-                async with clients.of(User("a")):
-                    pass
-        assert [record.getMessage() for record in caplog.records] == ["no connection for 'a': not yet"]
-        async with clients.of(User("a")) as client:
-            assert not (await client.metadata()).topics
-        nursery.cancel_scope.cancel()
-
-
-async def test_clients_have_time_to_end_with_their_gateway() -> None:
-    ended: list[str] = []
-
-    @asynccontextmanager
-    async def connecting(user: User) -> AsyncIterator[Any]:
-        yield user.name
-        await trio.sleep(users.CLOSE_S / 2 if user.name == "a" else 60)
-        ended.append(user.name)
-
-    async with running(Settings(nodes=("a:1",)), connecting) as gateway:
-        for name in ("a", "b"):
-            async with gateway.client(User(name)):
-                pass
-        began = trio.current_time()
-    assert (ended, trio.current_time() - began) == (["a"], users.CLOSE_S)
-
-
-async def test_a_client_that_fails_ends_no_other_one() -> None:
-    @asynccontextmanager
-    async def connecting(user: User) -> AsyncIterator[Any]:
-        yield user.name
-        if user.name == "a":
-            raise OSError("a bug, or a file that is gone")
-
-    async with trio.open_nursery() as nursery:
-        clients = UserClients(nursery, connecting)
-        async with clients.of(User("a")), clients.of(User("b")):
-            pass
-        for key in [*clients._slots]:
-            clients._close(key)
-        await trio.testing.wait_all_tasks_blocked()
-        async with clients.of(User("b")) as client:
-            assert client == "b"
-        nursery.cancel_scope.cancel()
 
 
 def received(*messages: dict[str, Any]) -> Any:
