@@ -24,7 +24,7 @@ from quorumq.gateway import shares
 from quorumq.gateway.app import make_app
 from quorumq.gateway.identity import User
 from quorumq.gateway.requests import Bodies
-from quorumq.gateway.shares import LONG_S, PACE_ITEMS, PAYER, Shares, finish, pace, turn
+from quorumq.gateway.shares import LONG_S, PACE_ITEMS, PAYER, THERE_S, Shares, finish, pace, turn
 from quorumq.node.clients import Entry, new_token
 from tests.gateway.guarded import GATE_ENTRY, guarded
 from tests.gateway.sdk import URL, Sdk, World, world
@@ -347,6 +347,19 @@ async def test_a_user_alone_begins_requests_that_cost_a_bounded_time(
         await trio.sleep(1.0)
         assert not share.begins.locked(), "requests that wait for nodes hold back no other one for long"
         nursery.cancel_scope.cancel()
+
+
+@in_steps
+async def test_a_request_begins_in_an_idle_loop_though_others_of_its_user_wait_for_nodes(
+    processor: Processor, it: Shares, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shares, "wait_all_tasks_blocked", trio.sleep)
+    share = it.of(RIVAL)
+    share.cost = 0.005
+    began = trio.current_time()
+    share.starts.update((object(), began) for _ in range(20))
+    await it.turn(share, begins=True)
+    assert trio.current_time() - began < THERE_S / 2
 
 
 @in_steps
