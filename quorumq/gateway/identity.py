@@ -52,12 +52,6 @@ class Identities:
             raise Unauthorized(f"the gateway was shown {shown}: send one that `quorumq clients add` printed")
         return User(client.name)
 
-    def by_name(self, name: str) -> User:
-        """Return the user of a session that the gateway gave out; Unauthorized if the client was revoked since."""
-        if self._clients is not None and self._clients.token_hash(name) is None:
-            raise Unauthorized(f"client {name!r} is not in the clients file any more")
-        return User(name) if self._clients is not None else ANYBODY
-
     def token_hash_of(self, name: str) -> str:
         """Return the hash of a client's token; "" if there is no such client, or no clients file."""
         return (None if self._clients is None else self._clients.token_hash(name)) or ""

@@ -244,7 +244,6 @@ class ConsoleApp:
                 raise Unauthorized(
                     "this console only looks: `quorumq gateway --console-write` starts one that acts"
                 )
-        page.user = self.gateway.identities.by_name(page.session.name)
         handler = (PAGES if method in ("GET", "HEAD") else ACTIONS if method == "POST" else {}).get(path)
         if handler is None:
             raise NotFound("the console has no such page")

@@ -176,7 +176,7 @@ class SqsApp:
         except SqsError:
             self._gateway.shares.drop(owner)
             raise
-        return self._gateway.identities.by_name(claim.name)
+        return User(claim.name)
 
     def _base_url(self, scope: Mapping[str, Any], headers: Mapping[str, str]) -> str:
         public = self._gateway.settings.public_url.rstrip("/")
