@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from quorumq.core.values.errors import UsageError
+from quorumq.node.clients import sync_folder
 from quorumq.node.reread import WatchedFile
 
 KEY_BYTES: Final = 32
@@ -31,6 +32,7 @@ def new_keys_file(path: Path) -> None:
         file.write(base64.urlsafe_b64encode(secrets.token_bytes(KEY_BYTES)).decode() + "\n")
         file.flush()
         os.fsync(file.fileno())
+    sync_folder(path)  # else a power cut may take it, and with it all secrets that were printed
 
 
 def read_keys(path: str | os.PathLike[str]) -> tuple[bytes, ...]:

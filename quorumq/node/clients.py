@@ -165,9 +165,14 @@ def write_clients(path: str | os.PathLike[str], entries: Mapping[str, Entry]) ->
         except BaseException:
             new.unlink(missing_ok=True)
             raise
-    folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
+    sync_folder(target)  # else a power cut may bring the old file back, and revoked clients
+
+
+def sync_folder(path: Path) -> None:
+    """Make the name of a file durable."""
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(folder)  # else a power cut may bring the old file back, and revoked clients
+        os.fsync(folder)
     finally:
         os.close(folder)
 

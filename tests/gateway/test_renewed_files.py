@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import logging
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -54,6 +55,16 @@ async def test_keys_that_are_renewed_count_without_a_restart(
     events = [record.getMessage() for record in caplog.records if record.name == "quorumq.gateway"]
     names = [text.partition(" ")[0] for text in events if text.startswith("keys_file")]
     assert names == ["keys_file_read", "keys_file_ignored", "keys_file_read"]
+
+
+def test_a_new_file_of_keys_is_durable_before_a_secret_is_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut could take the file's name, and each secret that was derived from it."""
+    durable: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda file: durable.append(os.fstat(file).st_ino))
+    new_keys_file(path := tmp_path / "gateway.keys")
+    assert durable == [path.stat().st_ino, tmp_path.stat().st_ino]
 
 
 async def test_all_users_of_a_gateway_have_one_look_at_the_authorities(
