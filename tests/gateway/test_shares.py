@@ -22,7 +22,7 @@ pytest.importorskip("starlette")
 from quorumq.core.values.errors import Busy
 from quorumq.gateway import shares
 from quorumq.gateway.app import make_app
-from quorumq.gateway.identity import User
+from quorumq.gateway.identity import ANYBODY, User
 from quorumq.gateway.requests import Bodies
 from quorumq.gateway.shares import LONG_S, PACE_ITEMS, PAYER, THERE_S, Shares, finish, pace, turn
 from quorumq.node.clients import Entry, new_token
@@ -400,6 +400,16 @@ async def test_no_part_of_a_body_is_read_while_its_user_is_ahead(processor: Proc
                 await trio.lowlevel.checkpoint()
         assert 10 <= parts - before <= 50
         nursery.cancel_scope.cancel()
+
+
+@in_steps
+async def test_users_of_an_open_gateway_count_by_their_addresses(processor: Processor, it: Shares) -> None:
+    for _ in range(2):
+        async with it.request(HERE):
+            await it.prove(HERE, ANYBODY)
+            payer = PAYER.get()
+            assert payer is not None
+            assert payer.share is it.of(HERE)
 
 
 @in_steps
