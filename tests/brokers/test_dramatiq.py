@@ -18,6 +18,7 @@ from dramatiq import QueueJoinTimeout, QueueNotFound, Worker
 from dramatiq.errors import ConnectionClosed
 from dramatiq.middleware import AgeLimit, Callbacks, Pipelines, Retries
 
+from quorumq.brokers import dramatiq as dramatiq_broker
 from quorumq.brokers.dramatiq import QuorumqBroker, QuorumqConsumer
 from quorumq.client import Outcome, Unauthorized, UsageError
 from quorumq.core.messages import RejectRequest
@@ -338,6 +339,20 @@ def test_a_flush_drops_ready_and_delayed_messages(broker: QuorumqBroker, nodes: 
     backlog = nodes.client.backlog("default", "dramatiq")
     assert (backlog.ready, backlog.delayed) == (0, 0)
     broker.join("default", timeout=JOIN_MS)
+
+
+def test_a_join_looks_again_as_a_message_may_be_on_its_way_to_another_queue(
+    broker: QuorumqBroker, nodes: blocking.Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.declare_queue("default")
+    broker.enqueue(dramatiq.Message("default", "work", (), {}, {}))
+    broker.flush("default")
+    empty = nodes.client.backlog("default", "dramatiq")
+    looks = [empty, empty._replace(delayed=1), empty, empty]
+    monkeypatch.setattr(nodes.client, "backlog", lambda topic, group: looks.pop(0))
+    monkeypatch.setattr(dramatiq_broker, "LOOK_S", 0.0)
+    broker.join("default", timeout=JOIN_MS)
+    assert looks == []
 
 
 def test_a_priority_and_an_undeclared_queue_are_refused_by_name(broker: QuorumqBroker) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
 import os
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Awaitable, Callable
 from functools import wraps
 from typing import Any
@@ -467,3 +469,32 @@ def test_a_broker_that_is_not_started_says_so() -> None:
     with pytest.raises(UsageError, match="startup"):
         _ = broker.client
     assert not isinstance(broker, InMemoryBroker)
+
+
+@looped
+async def test_a_rejection_goes_on_though_nothing_else_refers_to_it(
+    nodes: aio.Cluster, broker: QuorumqBroker
+) -> None:
+    """Loops of asyncio keep weak references to tasks."""
+    calls: list[weakref.ref[asyncio.Future[None]]] = []
+
+    class Waiting:
+        def __init__(self) -> None:
+            self.headers: dict[str, str] = {}
+
+        async def reject(self) -> None:
+            future = asyncio.get_running_loop().create_future()
+            calls.append(weakref.ref(future))
+            await future
+
+    message: Any = Waiting()
+    failed: Any = asyncio.get_running_loop().create_future()
+    failed.set_exception(ValueError("a middleware has failed"))
+    broker._in_hand[message] = None
+    broker._ended(message, failed)
+    await until(lambda: calls)
+    gc.collect()
+    future = calls[0]()
+    assert future is not None
+    future.set_result(None)
+    await until(lambda: not (broker._rejecting or broker._in_hand))
