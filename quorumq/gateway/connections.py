@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import resource
+import socket
 from collections import Counter
 from typing import Any, Final
 
@@ -50,6 +51,8 @@ class Connections:
         self.most = min(CONNECTIONS_MAX, max(files - OTHER_FILES, files // 2))
         self.by_address: Counter[str] = Counter()
         self.ending = trio.Lock()
+        self._silent: dict[trio.CancelScope, None] = {}
+        self._stopped = False
 
     def enter(self, address: str) -> bool:
         """Count a connection; return False if there are too many."""
@@ -64,6 +67,30 @@ class Connections:
         if not self.by_address[address]:
             del self.by_address[address]
 
+    async def has_begun(self, stream: trio.SocketStream, seconds: float) -> bool:
+        """Wait for the first byte of a connection; return False if none comes.
+
+        Why: what hypercorn makes for a connection is five times the work of accepting it. A balancer that asks for
+        ``/ready`` waited for it in the queue of the system, behind a thousand others.
+        """
+        with trio.move_on_after(seconds) as scope:
+            if self._stopped:
+                return False
+            self._silent[scope] = None
+            try:
+                return bool(await stream.socket.recv(1, socket.MSG_PEEK))
+            except OSError:
+                return False
+            finally:
+                del self._silent[scope]
+        return False
+
+    def stop(self) -> None:
+        """End connections that have sent nothing: no answer is due."""
+        self._stopped = True
+        for scope in self._silent:
+            scope.cancel()
+
 
 class Connection(TCPServer):
     """A connection of hypercorn, which by itself has no bound, and waits after its client's end until it is idle."""
@@ -71,17 +98,17 @@ class Connection(TCPServer):
     async def run(self) -> None:
         """Serve a connection, or close it if there are too many."""
         connections: Connections = self.config.connections  # type: ignore[attr-defined]
-        stream = getattr(self.stream, "transport_stream", self.stream)
+        stream: Any = getattr(self.stream, "transport_stream", self.stream)
         try:
             address = str(stream.socket.getpeername()[0])
         except OSError:  # the client is gone
             address = ""
         if not connections.enter(address):
-            await trio.aclose_forcefully(stream)
-            return
-        self.config.shares.pay(None, serves=True)  # type: ignore[attr-defined]
+            return  # the listener closes it
         try:
-            await super().run()
+            if await connections.has_begun(stream, self.config.keep_alive_timeout):
+                self.config.shares.pay(None, serves=True)  # type: ignore[attr-defined]
+                await super().run()
         finally:
             connections.release(address)
 

@@ -77,7 +77,7 @@ class _Config(Config):
         return sockets
 
 
-def http_config(settings: Settings, shares: Shares) -> Config:
+def http_config(settings: Settings, shares: Shares) -> _Config:
     config = _Config()
     config.shares = shares
     config.connections = Connections(file_limit())
@@ -114,15 +114,17 @@ async def serve(settings: Settings, started: Callable[[str], None], stop: trio.E
 
 async def _serve(settings: Settings, started: Callable[[str], None], stop: trio.Event) -> None:
     async with running(settings) as gateway:
+        config = http_config(settings, gateway.shares)
 
         async def stopped() -> None:
             await stop.wait()
             gateway.stopping.set()
+            config.connections.stop()
 
         async def say(task_status: trio.TaskStatus[list[str]]) -> None:
             await serve_http(
                 make_app(gateway),  # type: ignore[arg-type]
-                http_config(settings, gateway.shares),
+                config,
                 shutdown_trigger=stopped,
                 task_status=task_status,
             )

@@ -161,6 +161,30 @@ async def test_connections_that_end_together_do_so_one_after_another(monkeypatch
 
 
 @in_real_time
+async def test_a_connection_that_has_sent_nothing_is_one_task_and_ends_with_its_gateway() -> None:
+    """Four thousand that were opened at once kept `/ready` waiting for 0.3 to 0.9 s of the processor."""
+    spawned: list[str] = []
+
+    class Spawned(trio.abc.Instrument):
+        def task_spawned(self, task: trio.lowlevel.Task) -> None:
+            spawned.append(task.name)
+
+    async with serving() as connect:
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        trio.lowlevel.add_instrument(instrument := Spawned())
+        streams = [await connect() for _ in range(20)]
+        while sum("_run_handler" in name for name in spawned) < 20:
+            await trio.sleep(0.001)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        trio.lowlevel.remove_instrument(instrument)
+        began = trio.current_time()
+    assert len([name for name in spawned if "hypercorn" in name]) == 0
+    assert trio.current_time() - began < process.GRACE_S / 2
+    for stream in streams:
+        assert await stream.receive_some() == b""
+
+
+@in_real_time
 async def test_steps_of_a_connection_count_for_the_user_that_asked_by_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
