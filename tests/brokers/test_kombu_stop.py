@@ -13,7 +13,7 @@ pytest.importorskip("kombu")
 from kombu import Connection, Consumer, Producer, Queue
 
 from quorumq.brokers.kombu import Channel, Transport
-from quorumq.client.blocking import Client
+from quorumq.client import blocking
 from quorumq.core.messages import RejectRequest
 from tests.client.fake import FakeCluster
 from tests.client.steps import in_a_thread
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.soak  # the extra is installed there
 
 
 @contextmanager
-def with_messages() -> Iterator[tuple[FakeCluster, Client, Connection, Channel]]:
+def with_messages() -> Iterator[tuple[FakeCluster, blocking.Client, Connection, Channel]]:
     """A channel of a connection, with three messages in its queue."""
     clusters: list[FakeCluster] = []
     with in_a_thread(clusters) as client:
@@ -72,3 +72,23 @@ def test_a_channel_that_is_closed_gives_back_all_in_one_call_and_fetches_none_ag
     assert (backlog.ready, backlog.held) == (3, 0)
     assert asked.count(RejectRequest) == 1
     assert asked[-1] is RejectRequest, "nothing is fetched after it"
+
+
+def test_a_connection_takes_the_shared_client_once_and_releases_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Taken at each use, it would never be closed."""
+    events: list[str] = []
+
+    class Client:
+        def close(self) -> None:
+            events.append("closed")
+
+    def opened(nodes: object, **options: object) -> Client:
+        events.append("opened")
+        return Client()
+
+    monkeypatch.setattr(blocking.Client, "open", opened)
+    connection = Connection("quorumq://a:7401")
+    transport = connection.transport
+    assert transport.cluster is transport.cluster
+    transport.close_connection(connection)
+    assert events == ["opened", "closed"]
