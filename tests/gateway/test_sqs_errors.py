@@ -108,6 +108,7 @@ async def test_types_and_texts_of_errors_are_those_of_aws() -> None:
             assert answer.json == {"__type": f"com.amazonaws.sqs#{kind}", "message": message}
         none = (await it.sdk.query("ReceiveMessage", QueueUrl=f"{JOBS}x")).xml
         assert none.findtext("Error/Message") == "The specified queue does not exist for this wsdl version."
+        assert none.findtext("Error/Detail") == ""
 
 
 async def test_a_method_that_sqs_has_not_and_a_body_that_is_too_long_are_refused() -> None:

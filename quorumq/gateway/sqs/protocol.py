@@ -202,7 +202,9 @@ def encode_error_xml(error: SqsError, request_id: str) -> bytes:
     text = error.message
     if error.code == "QueueDoesNotExist":
         text = text.rstrip(".") + " for this wsdl version."
-    inner = f"<Type>{side}</Type><Code>{_text(error.query_code)}</Code><Message>{_text(text)}</Message>"
+    inner = (
+        f"<Type>{side}</Type><Code>{_text(error.query_code)}</Code><Message>{_text(text)}</Message><Detail/>"
+    )
     return (
         f'<?xml version="1.0"?><ErrorResponse xmlns="{NAMESPACE}"><Error>{inner}</Error>'
         f"<RequestId>{request_id}</RequestId></ErrorResponse>"
