@@ -93,6 +93,8 @@ def audit(summary: Summary, parts: Parts, *, drained: bool = False) -> Audit:
     of, names = clocks_of(summary.stretches, firsts)
     clocks = Clocks(summary.stretches, of, names)
     times = located(clocks, Times(of, clocks.width), rows, parts, of) if clocks.several else Times(of)
+    shown = clocks.shown() if clocks.several else []
+    del clocks  # its windows and bounds take memory that the checks need
     rest = remainder(rows, summary.stretches, summary.unread, copies, namesakes)
     context = contexts(summary, times, rows, copies, rest, drained=drained)
     judged = parts.check(context)
@@ -107,7 +109,7 @@ def audit(summary: Summary, parts: Parts, *, drained: bool = False) -> Audit:
         [it._asdict() for it in sorted(summary.unread, key=str)],
         latency(judged.sums), redeliveries(judged.sums), faults(context, judged.sums),
         sorted(judged.divergence, key=lambda it: str(list(it.values()))),
-        [it._asdict() for it in context.runs.values()], clocks.shown() if clocks.several else [], judged,
+        [it._asdict() for it in context.runs.values()], shown, judged,
     )  # fmt: skip
 
 

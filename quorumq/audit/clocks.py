@@ -414,9 +414,10 @@ def _merged(tables: Sequence[NDArray[Any]]) -> NDArray[Any]:
     result = np.concatenate(tables)
     order = np.lexsort([result[name] for name in ("seconds", "late_window", "late", "early_window", "early")])
     result = result[order]
-    ends = np.stack([result[name] for name in ("early", "early_window", "late", "late_window")])
-    new = np.ones(len(result), bool)
-    new[1:] = (ends[:, 1:] != ends[:, :-1]).any(axis=0)
+    new = np.zeros(len(result), bool)
+    new[:1] = True
+    for name in ("early", "early_window", "late", "late_window"):
+        new[1:] |= np.diff(result[name]) != 0
     return result[new]
 
 
@@ -448,7 +449,7 @@ class Clocks:
         for machine, items in every.items():
             run, name = names[machine]
             self._windows[run][name] = np.unique(items // ticks_each).tolist()
-        self._bounds: dict[str, list[Bound]] = defaultdict(list)
+        self._bounds = np.empty(0, _BOUND)
         self._located: dict[str, Located] = {}
 
     @property
@@ -479,10 +480,11 @@ class Clocks:
         return Times(of, self.width, windows)
 
     def locate(self, result: NDArray[Any]) -> None:
-        for run, bound in self._read(result):
-            self._bounds[run].append(bound)
+        """Place the clocks by the result of `bounds`."""
+        self._bounds = result
+        bounds = self._read(result)
         for run in sorted(self._windows):
-            self._located[run] = locate(self._bounds[run], self._windows[run], self.width)
+            self._located[run] = locate(bounds.pop(run, ()), self._windows[run], self.width)
 
     @property
     def unplaced(self) -> dict[str, set[str]]:
@@ -494,22 +496,25 @@ class Clocks:
 
     def trust(self, result: NDArray[Any]) -> None:
         """Place those as well by the result of `promised`."""
-        expected, more = self.unplaced, set()
-        for run, bound in self._read(result):
-            if bound.late in expected.get(run, ()):
-                self._bounds[run].append(bound._replace(early=self._located[run].reference))
-                more.add(run)
-        for run in more:
+        expected, known = self.unplaced, self._read(self._bounds)
+        for run, items in self._read(result).items():
             by = self._located[run].reference
-            located = locate(self._bounds[run], self._windows[run], self.width, by)
+            trusted = [it._replace(early=by) for it in items if it.late in expected.get(run, ())]
+            if not trusted:
+                continue
+            located = locate(known.pop(run, []) + trusted, self._windows[run], self.width, by)
             if located.reference == by:  # those bounds tell the time of this clock
                 self._located[run] = located
 
-    def _read(self, result: NDArray[Any]) -> Iterable[tuple[str, Bound]]:
-        for early, early_window, late, late_window, seconds in result.tolist():
-            run, name = self._names[late]
-            before = "" if early == _RUN else self._names[early][1]
-            yield run, Bound(before, early_window, name, late_window, seconds)
+    def _read(self, result: NDArray[Any]) -> dict[str, list[Bound]]:
+        """Return bounds by run."""
+        bounds: dict[str, list[Bound]] = defaultdict(list)
+        for at in range(0, len(result), BOUNDS):
+            for early, early_window, late, late_window, seconds in result[at : at + BOUNDS].tolist():
+                run, name = self._names[late]
+                before = "" if early == _RUN else self._names[early][1]
+                bounds[run].append(Bound(before, early_window, name, late_window, seconds))
+        return bounds
 
     def shown(self) -> list[dict[str, Any]]:
         mine: dict[tuple[str, str], list[Stretch]] = defaultdict(list)

@@ -14,11 +14,12 @@ from __future__ import annotations
 import gc
 import heapq
 import math
+from array import array
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import combinations, pairwise
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from quorumq.core.values.limits import CLOCK_RATE_MAX
 
@@ -144,7 +145,7 @@ def _located(
         return Located("", [], {}, graph.broken)
     if not graph.mend(guilty):
         return Located("", [], {}, graph.broken)
-    return _refined(graph, bounds, windows)
+    return _refined(graph, windows)
 
 
 def _reached(clock: str, steps: Mapping[str, set[str]]) -> set[str]:
@@ -182,10 +183,10 @@ def culprits(graph: _Graph, bounds: Sequence[Bound], clocks: Sequence[str]) -> s
     return None
 
 
-def _refined(graph: _Graph, bounds: Sequence[Bound], windows: Mapping[str, Iterable[int]]) -> Located:
+def _refined(graph: _Graph, windows: Mapping[str, Iterable[int]]) -> Located:
     graph.solve()
     for _ in range(ROUNDS):
-        finer = _Graph(graph.reference, bounds, graph.width, graph.measured(), graph)
+        finer = _Graph(graph.reference, (), graph.width, graph.measured(), graph)
         if not finer.solve():
             break
         graph = finer
@@ -193,12 +194,17 @@ def _refined(graph: _Graph, bounds: Sequence[Bound], windows: Mapping[str, Itera
 
 
 class _Graph:
-    """Windows of clocks as nodes, 0 for all of the reference's; an edge (u, v, w) says offset(v) <= offset(u) + w."""
+    """Windows of clocks as nodes, 0 for all of the reference's; an edge (u, v, w) says offset(v) <= offset(u) + w.
+
+    A window has some ten edges, which take most of the memory of an audit. So they are kept once, and nothing beside
+    their length.
+    """
 
     chains: dict[str, list[int]]
     names: list[tuple[str, int]]
     nodes: dict[tuple[str, int], int]
-    _ends: list[tuple[int, int, float, str, str]]
+    edges: list[dict[int, float]]
+    _bounds: tuple[Sequence[int], Sequence[int], Sequence[float]]
 
     def __init__(
         self,
@@ -218,7 +224,7 @@ class _Graph:
             self._name(bounds)
         else:
             self.chains, self.names, self.nodes = mended.chains, mended.names, mended.nodes
-            self._ends = mended._ends
+            self._bounds = mended._bounds
         self._build()
 
     def rate(self, clock: str) -> tuple[float, float]:
@@ -238,7 +244,7 @@ class _Graph:
         return breaks
 
     def _name(self, bounds: Sequence[Bound]) -> None:
-        """Number the windows that bounds name, and note the ends of each bound: nodes, seconds and clocks."""
+        """Number the windows that bounds name, and keep of each bound its late and early node, and its seconds."""
         chains: dict[str, set[int]] = defaultdict(set)
         for bound in bounds:
             for clock, window in bound.ends:
@@ -248,34 +254,38 @@ class _Graph:
         windows = [(clock, window) for clock, chain in self.chains.items() for window in chain]
         self.names = [(self.reference, 0), *windows]
         self.nodes = {name: node for node, name in enumerate(self.names)}
-        nodes = self.nodes
-        self._ends = [
-            (nodes.get(late, 0), nodes.get(early, 0), bound.seconds, bound.early, bound.late)
-            for bound in bounds
-            if bound.early != bound.late
-            for early, late in (bound.ends,)
-        ]
+        lates, earlies, seconds = self._bounds = array("i"), array("i"), array("d")
+        for bound in bounds:
+            if bound.early != bound.late:
+                early, late = bound.ends
+                lates.append(self.nodes.get(late, 0))
+                earlies.append(self.nodes.get(early, 0))
+                seconds.append(bound.seconds)
 
     def _build(self) -> None:
-        edges: list[dict[int, tuple[float, tuple[str, int, int] | None]]] = [{} for _ in self.names]
+        self.edges = edges = list[dict[int, float]]({} for _ in self.names)
         dropped = {self.nodes[it] for it in self.dropped}
         slack = {
             clock: sum(map(abs, self.rate(clock))) * self.width / 2
             for clock in (self.reference, *self.chains)
         }
-        for late, early, seconds, of_early, of_late in self._ends:
-            weight, known = seconds + (slack[of_early] + slack[of_late]), edges[late].get(early)
-            if (known is None or known[0] > weight) and late not in dropped and early not in dropped:
-                edges[late][early] = (weight, None)
+        slacks = [slack[clock] for clock, _ in self.names]
+        for late, early, seconds in zip(*self._bounds, strict=True):
+            weight = seconds + (slacks[early] + slacks[late])
+            if weight < edges[late].get(early, math.inf) and late not in dropped and early not in dropped:
+                edges[late][early] = weight
         for clock, chain in self.chains.items():
             rate, wander = self.rate(clock)
             for a, b in pairwise(chain):
-                link, apart = (clock, a, b), (b - a) * self.width
-                if link in self.cut:
-                    continue
-                u, v = self.nodes[(clock, a)], self.nodes[(clock, b)]
-                edges[u][v], edges[v][u] = ((rate + wander) * apart, link), ((wander - rate) * apart, link)
-        self.edges = edges
+                apart = (b - a) * self.width
+                if (clock, a, b) not in self.cut:
+                    u, v = self.nodes[(clock, a)], self.nodes[(clock, b)]
+                    edges[u][v], edges[v][u] = (rate + wander) * apart, (wander - rate) * apart
+
+    def _link(self, u: int, v: int) -> tuple[str, int, int] | None:
+        """Return the clock and the windows of an edge between two windows of one clock; None if it is a bound."""
+        (clock, a), (other, b) = self.names[u], self.names[v]
+        return (clock, min(a, b), max(a, b)) if clock == other else None
 
     def mend(self, guilty: Iterable[str]) -> bool:
         """Give up the contradictions to the rest: links between windows of a clock that broke, or windows.
@@ -285,9 +295,7 @@ class _Graph:
         """
         while (cycle := self.negative_cycle()) is not None:
             links = {
-                link
-                for u, v in zip(cycle, cycle[1:] + cycle[:1], strict=True)
-                if (link := self.edges[u][v][1])
+                link for u, v in zip(cycle, cycle[1:] + cycle[:1], strict=True) if (link := self._link(u, v))
             }
             mine = {link for link in links if link[0] in guilty} - self.cut
             lost = {self.names[node] for node in cycle if self.names[node][0] in guilty} - self.dropped
@@ -309,7 +317,7 @@ class _Graph:
         while queue:
             u = queue.popleft()
             waiting[u] = False
-            for v, (weight, _) in self.edges[u].items():
+            for v, weight in self.edges[u].items():
                 if dist[u] + weight < dist[v] - 1e-9:
                     dist[v], before[v] = dist[u] + weight, u
                     relaxed += 1
@@ -322,14 +330,14 @@ class _Graph:
         return None
 
     def solve(self) -> bool:
-        """Find the intervals; False if the rates allow none."""
+        """Find the intervals, and drop the edges; return False if the rates allow none."""
         if self.negative_cycle() is not None:
             return False
-        back: list[dict[int, tuple[float, Any]]] = [{} for _ in self.names]
-        for u, edges in enumerate(self.edges):
-            for v, edge in edges.items():
-                back[v][u] = edge
         self.high = _shortest(self.edges, self.potential)
+        back: list[dict[int, float]] = [{} for _ in self.names]
+        while self.edges:
+            for v, weight in self.edges.pop().items():
+                back[v][len(self.edges)] = weight
         self.low = [-it for it in _shortest(back, [-it for it in self.potential])]
         return True
 
@@ -406,7 +414,7 @@ def _cycle(before: Sequence[int]) -> list[int] | None:
     return None
 
 
-def _shortest(edges: Sequence[Mapping[int, tuple[float, Any]]], potential: Sequence[float]) -> list[float]:
+def _shortest(edges: Sequence[Mapping[int, float]], potential: Sequence[float]) -> list[float]:
     """Return the length of the shortest path from node 0 to each; a potential makes all edges at least 0 long."""
     dist = [math.inf] * len(edges)
     dist[0] = 0.0
@@ -415,7 +423,7 @@ def _shortest(edges: Sequence[Mapping[int, tuple[float, Any]]], potential: Seque
         length, u = heapq.heappop(heap)
         if length > dist[u]:
             continue
-        for v, (weight, _) in edges[u].items():
+        for v, weight in edges[u].items():
             to = length + max(0.0, weight + potential[u] - potential[v])
             if to < dist[v] - 1e-12:
                 dist[v] = to

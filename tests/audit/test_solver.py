@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import tracemalloc
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -13,6 +14,9 @@ from quorumq.audit.solver import RATE_MAX, Bound, Located, locate
 
 WIDTH_S = 0.1
 LENGTH_S = 60.0
+
+WINDOW_BYTES = 1500
+"""Memory of a window while clocks are placed, about: an audit of any length has 50,000 of them at most."""
 
 
 class World(NamedTuple):
@@ -162,3 +166,14 @@ def test_between_bounds_and_beyond_them_a_clock_is_known_as_well_as_its_rate() -
     near, far = (it.high - it.low for it in located.windows if it.clock == "b")
     assert 0.002 < near < 0.005
     assert far == pytest.approx(near + 2 * 10 * RATE_MAX)
+
+
+def test_the_memory_of_a_window_is_small() -> None:
+    made = world(lambda name, at: offset(name) + at, messages=8000)
+    tracemalloc.start()
+    try:
+        located = locate(made.bounds, made.windows, WIDTH_S)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < WINDOW_BYTES * len(located.windows)
