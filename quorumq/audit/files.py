@@ -55,9 +55,12 @@ class Cut:
             return
         for path in sorted(self._folder.iterdir()):
             tables = list(_pickled(path))
-            yield (part := joined(tables))
-            if len(tables) > 1 and not last:
-                path.write_bytes(pickle.dumps(part))
+            several, part = len(tables) > 1, joined(tables)
+            del tables  # a part is in memory once
+            yield part
+            if several and not last:
+                with path.open("wb") as file:
+                    pickle.dump(part, file)
 
     def map(self, function: Callable[[Table], T]) -> Iterable[T]:
         return map(function, self._parts(last=False))
