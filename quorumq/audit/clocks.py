@@ -274,23 +274,16 @@ def requests_in_context(rows: Sequence[Row], times: Times) -> NDArray[Any]:
             key = (row["run"], row["topic"], row["group"], row["generation"])
         else:
             continue
-        role = (
-            _ANSWER if kind in ("topic", "register") else {"invoke": _SENT, "ok": _DONE}.get(outcome or "", 3)
+        asked = {"invoke": _SENT, "ok": _DONE}.get(outcome or "", 3)
+        role = _ANSWER if kind in ("topic", "register") else asked
+        numbers = (
+            keys.setdefault(key, len(keys)),
+            role,
+            clock.machine,
+            names.setdefault(row["who"], len(names)),
         )
-        number = keys.setdefault(key, len(keys))
-        who = names.setdefault(row["who"], len(names))
-        result.append(
-            (
-                number,
-                role,
-                clock.machine,
-                who,
-                row["at"],
-                row["at"],
-                times.runs[row["run"]],
-                voters.get(row["run"], EVERY),
-            )
-        )
+        run, at = row["run"], row["at"]
+        result.append((*numbers, at, at, times.runs[run], voters.get(run, EVERY)))
     return _requests(*zip(*result, strict=True)) if result else np.empty(0, _REQUEST)
 
 
@@ -464,14 +457,11 @@ class Clocks:
                 items[it.clock].append(it)
                 windows.append((numbers[(run, it.clock)], it.window, it.low, it.high))
             for clock in {*items, *broken}:
-                rate, wander = located.rates.get(clock, (0.0, 0.0)) if clock in items else (0.0, 0.0)
-                base = (
-                    median(
-                        (it.low + it.high) / 2 - rate * (it.window + 0.5) * self.width for it in items[clock]
-                    )
-                    if clock in items
-                    else np.nan
-                )
+                rate, wander = located.rates.get(clock, (0.0, 0.0)) if items[clock] else (0.0, 0.0)
+                bases = [
+                    (it.low + it.high) / 2 - rate * (it.window + 0.5) * self.width for it in items[clock]
+                ]
+                base = median(bases) if bases else np.nan
                 clock_rows[numbers[(run, clock)]] = (clock in broken, base, rate, wander)
         for key, was in of.items():
             if was.machine in clock_rows and was.clock != NOWHERE:

@@ -224,13 +224,6 @@ def _output(
     derived = sorted({crc for it in made for crc in it.crcs})
     about = Message(run, bool(made), derived, max((it.last for it in made), default=None), crcs, delivered)
     out.count(name, DERIVED, delivered is not None)
-    where = Where(
-        name,
-        topic,
-        output.partition,
-        "",
-        output.producer_id,
-        output.seq,
-        f"{topic}/{output.partition}/{output.producer_id}/{output.seq}",
-    )
+    partition, producer_id, seq = output
+    where = Where(name, topic, partition, "", producer_id, seq, f"{topic}/{partition}/{producer_id}/{seq}")
     out.ask(OF_MESSAGES, about, where, delivered)

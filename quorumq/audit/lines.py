@@ -44,23 +44,10 @@ DUE_SLACK_S: Final = 0.05
 TICK_S: Final = 0.1
 """The least width of a window of a clock."""
 
-OF_MESSAGES: Final = frozenset(
-    [
-        "publish",
-        "store",
-        "hold_won",
-        "deliver",
-        "ack",
-        "reject",
-        "dead_letter",
-        "extend",
-        "redrive",
-        "list",
-        "leave",
-        "release",
-        "derive",
-    ]
-)
+OF_MESSAGES: Final = frozenset((
+    "publish", "store", "hold_won", "deliver", "ack", "reject", "dead_letter", "extend", "redrive", "list", "leave",
+    "release", "derive",
+))  # fmt: skip
 """Kinds of lines about single messages: the others are about a run, a topic, a group or a place."""
 
 LEFT_OUT: Final = frozenset(
@@ -401,17 +388,8 @@ class Lines:
             for space, more in _pairs(inputs["space"], inputs["more"])
             if (output := table.mores[more].into) is not None
         }
-        return Summary(
-            self._context,
-            list(self._stretches()),
-            stated,
-            lists,
-            stores,
-            producer_ids,
-            into,
-            self._unread,
-            self._files,
-        )
+        of_runs = (stated, lists, stores, producer_ids, into)
+        return Summary(self._context, list(self._stretches()), *of_runs, self._unread, self._files)
 
     def _stretches(self) -> Iterator[Stretch]:
         if not self._stats:

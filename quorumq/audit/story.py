@@ -250,15 +250,8 @@ class Story:
     def __init__(
         self, message: Message, grp: str, turn: int, mine: Sequence[Said], group: Group, location: Location
     ) -> None:
-        self.message, self.grp, self.turn, self.mine, self.group, self.location = (
-            message,
-            grp,
-            turn,
-            mine,
-            group,
-            location,
-        )
-        self.run = message.of_run
+        self.message, self.grp, self.turn, self.mine = message, grp, turn, mine
+        self.group, self.location, self.run = group, location, message.of_run
         self.kinds: dict[str, list[Event]] = {}
         for event, _ in mine:
             self.kinds.setdefault(event.kind, []).append(event)

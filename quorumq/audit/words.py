@@ -17,20 +17,10 @@ def titled(guarantee: str) -> str:
 
 def rows_of(summary: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Return the heads and rows of the table of guarantees; ``>`` in front of a head is for numbers."""
-    counts = {
-        "checked": "checked",
-        "in runs": "runs_checked",
-        "broken": "broken",
-        "not decidable": "undecidable",
-    }
-    if summary["runs"] < 2:
-        del counts["in runs"]
+    in_runs = {"in runs": "runs_checked"} if summary["runs"] > 1 else {}
+    counts = {"checked": "checked", **in_runs, "broken": "broken", "not decidable": "undecidable"}
     rows = [
-        [
-            titled(row["guarantee"]),
-            row["verdict"],
-            *(f"{row[it]:,}" for it in counts.values()),
-        ]
+        [titled(row["guarantee"]), row["verdict"], *(f"{row[it]:,}" for it in counts.values())]
         for row in summary["verdicts"]
     ]
     return ["guarantee", "|verdict", *(f">{it}" for it in counts)], rows
