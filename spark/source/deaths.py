@@ -185,12 +185,10 @@ class DeathsReader(Reader):
     # ------------------------------------------------------------------ reading
 
     def _scan(self) -> None:
-        known = Decoded(self.task.keys)
+        known = Decoded(self.task.keys, self.task.keys if self.with_bodies else ())
         settled = self._any_settled()
         most = max((len(opened.plan.segments) for opened in self.open_directories), default=0)
-        for back in range(
-            most, 0, -1
-        ):  # about the same time in all nodes, so that they have the same records
+        for back in range(most, 0, -1):  # about one time in all nodes, so that they have the same records
             for at, opened in enumerate(self.open_directories):
                 plans = self.segments_of(opened.plan)
                 if len(plans) >= back:

@@ -22,7 +22,14 @@ from crc32c import crc32c
 from quorumq.core.messages.records import BatchStored, RecordsMerged
 from quorumq.core.values.errors import StorageError
 from quorumq.core.values.types import PartitionId
-from quorumq.storage.records import CLASS_OF, TYPE_OF, BatchMoved, PartitionRange, decode_record
+from quorumq.storage.records import (
+    BATCH_STORED,
+    CLASS_OF,
+    TYPE_OF,
+    BatchMoved,
+    PartitionRange,
+    decode_record,
+)
 from quorumq.storage.scan import Bad, Frame, Scan
 from quorumq.storage.segment import (
     CRC_START,
@@ -125,9 +132,7 @@ class SegmentPlan(NamedTuple):
     damaged: frozenset[int] = frozenset()  # offsets of batches whose bodies are known to be damaged
     holes: tuple[tuple[int, int], ...] = ()
     footer: tuple[PartitionRange, ...] | None = None  # ranges that it says to hold; None without a footer
-    parts: tuple[
-        tuple[int, int], ...
-    ] = ()  # ranges of bytes, each of whole records, to be read; all if empty
+    parts: tuple[tuple[int, int], ...] = ()  # ranges of bytes, each of whole records; all if empty
 
 
 class Directory(NamedTuple):
@@ -192,11 +197,10 @@ class OpenFile:
             length -= len(data)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def scan(self, size: int, salt: int = 0) -> Scan:
-        return Scan(self.read, size, salt, check_bodies=False)
-
-    def records_scan(self, size: int, salt: int, known: Decoded) -> Scan:
-        """Return a scan that also passes over a record if it need not be decoded."""
+    def scan(self, size: int, salt: int = 0, known: Decoded | None = None) -> Scan:
+        """Return a scan that passes over bodies, and over records that need not be decoded as ``known`` says."""
+        if known is None:
+            return Scan(self.read, size, salt, check_bodies=False)
         scan = RecordsScan(self.read, size, salt, check_bodies=False)
         scan.decoded = known
         return scan
@@ -206,7 +210,7 @@ class Decoded:
     """Records that were decoded: the same bytes in another node's journal need not be.
 
     Attributes:
-        keys: the topic partitions that are read; None for all.
+        records, batches: the topic partitions whose records and batches are read; None for all.
         rows: numbers that the reader gave a RecordsMerged, by a hash of it, less the durable offset before it.
         latest: the hash of the record that came last; None if it has none.
         repeated: a segment's snapshot need not be decoded, because the segment before was read.
@@ -215,10 +219,10 @@ class Decoded:
 
     MOST: Final = 1 << 20
 
-    def __init__(self, keys: Collection[PartitionId] | None = None) -> None:
-        self.keys = (
-            None if keys is None else {b"", *map(key_bytes, keys)}
-        )  # a key written otherwise is decoded
+    def __init__(
+        self, records: Collection[PartitionId] | None = None, batches: Collection[PartitionId] | None = None
+    ) -> None:
+        self.records, self.batches = key_bytes(records), key_bytes(batches)
         self.rows: dict[int, tuple[int, int]] = {}
         self.latest: int | None = None
         self.repeated = False
@@ -232,38 +236,16 @@ class Decoded:
             self.rows[self.latest] = (first, stop)
 
 
-def key_in(data: bytes, at: int) -> bytes:
-    """Return the bytes of the topic partition at ``at``, as nodes write it; empty if it is written otherwise."""
-    return data[at : at + 18 + _UINT_BYTES[data[at + 18] & 31]] if data[at : at + 2] == _KEY_HEAD else b""
-
-
-def key_bytes(key: PartitionId) -> bytes:
-    return cbor.array_head(2) + cbor.blob(key.topic) + cbor.uint(key.number)
+def key_bytes(keys: Collection[PartitionId] | None) -> frozenset[bytes] | None:
+    """Return topic partitions as nodes write them."""
+    return None if keys is None else frozenset(cbor.blob(key.topic) + cbor.uint(key.number) for key in keys)
 
 
 class RecordsScan(Scan):
-    """A scan that passes over each RecordsMerged that is `Decoded`, or of another topic partition."""
+    """A scan that passes over each RecordsMerged that is `Decoded`, and all that is of other topic partitions."""
 
     decoded: Decoded
     head: bytes = b""  # the durable offset of the record that was passed over last: they rise
-
-    def passes(self, window: bytes, at: int, key: int, stop: int) -> bool:
-        """Return True if the record at ``at`` to ``stop``, with its key at ``key``, need not be decoded, and note it.
-
-        What equals an intact record is intact.
-        """
-        decoded = self.decoded
-        if (self.in_tail or not decoded.repeated) and (
-            decoded.keys is None or key_in(window, key) in decoded.keys
-        ):
-            latest = hash(window[key:stop])
-            rows = decoded.rows.get(latest)
-            if rows is None:
-                decoded.latest = latest
-                return False
-            decoded.again.append(rows)
-            return True
-        return crc32c(window[at + CRC_START : stop], self.salt) == PREFIX.unpack_from(window, at)[1]
 
     def frame(self, offset: int) -> Frame | Bad:
         """Return the next record that is to be decoded, at ``offset`` or after it."""
@@ -278,9 +260,14 @@ class RecordsScan(Scan):
         return Scan(self.read, self.size, self.salt, check_bodies=False)._first(offset, accept)
 
     def _next(self, offset: int) -> int:
-        """Return the offset of the next record to decode. The last record of a segment is always one."""
+        """Return the offset of the next record to decode. The last record of a segment is always one.
+
+        What equals an intact record is intact; of others the checksum says it. All is in one loop, because it takes
+        most of a task's time if other tasks read most of the records.
+        """
         window, at, size = self._window, offset - self._base, REFILL_BYTES
-        end, unpack, passes = len(window), PREFIX.unpack_from, self.passes
+        decoded, repeated = self.decoded, self.decoded.repeated and not self.in_tail
+        end, unpack = len(window), PREFIX.unpack_from
         while True:
             if at < 0 or at + size > end < self.size - self._base:
                 self._base += at
@@ -290,21 +277,43 @@ class RecordsScan(Scan):
                 at, end = 0, len(window)
             if end - at < PREFIX_BYTES + _KEY_BYTES:
                 return self._base + at
-            magic, _, length, body, _ = unpack(window, at)
+            magic, crc, length, body, _ = unpack(window, at)
             first = at + PREFIX_BYTES
             stop = first + length
-            if magic != MAGIC or body or window[first + 1 : first + 3] != _MERGED_HEAD:
+            is_batch = window[first + 1] == BATCH_STORED
+            if magic != MAGIC or not (
+                is_batch or (window[first + 1 : first + 3] == _MERGED_HEAD and not body)
+            ):
                 return self._base + at
             if stop > end:
                 if length > HEADER_BYTES_MAX or self._base + stop > self.size or size > REFILL_BYTES:
                     return self._base + at
                 size = stop - at
                 continue
-            key = first + 3 + _UINT_BYTES[window[first + 3] & 31]
-            if self._base + stop >= self.size or not passes(window, at, key, stop):
+            durable = first + 2 if is_batch else first + 3
+            key = durable_end = durable + _UINT_BYTES[window[durable] & 31]
+            if is_batch:  # behind its number, and the length of the batch's own header
+                key += _UINT_BYTES[window[key] & 31]
+                key += _UINT_BYTES[window[key] & 31] + 1
+            keys = decoded.batches if is_batch else decoded.records
+            mine = not (repeated and not is_batch) and (
+                keys is None
+                or window[key : key + 2] != (_BATCH_HEAD if is_batch else _KEY_HEAD)
+                or window[key + 1 : key + 18 + _UINT_BYTES[window[key + 18] & 31]] in keys
+            )
+            if self._base + stop + body >= self.size or (mine and is_batch):
                 return self._base + at
-            self.head = window[first + 3 : key]
-            at, size = stop, REFILL_BYTES
+            if mine:
+                latest = hash(window[key:stop])
+                rows = decoded.rows.get(latest)
+                if rows is None:
+                    decoded.latest = latest
+                    return self._base + at
+                decoded.again.append(rows)
+            elif crc32c(window[at + CRC_START : stop], self.salt) != crc:
+                return self._base + at
+            self.head = window[durable:durable_end]
+            at, size = stop + body, REFILL_BYTES
 
 
 WINDOW_BYTES: Final = 64 << 10
@@ -315,7 +324,8 @@ REFILL_BYTES: Final = 4096
 
 _MERGED_HEAD: Final = bytes((0x18, RECORDS_MERGED))
 _KEY_HEAD: Final = bytes((0x82, 0x50))  # an array of 2: the 16 bytes of a topic, and a number
-_KEY_BYTES: Final = 36  # most bytes of a header up to the end of the key
+_BATCH_HEAD: Final = bytes((0x01, 0x50))  # the version of a batch's header; then the same
+_KEY_BYTES: Final = 56  # most bytes of a record's header up to the end of the key
 _UINT_BYTES: Final = (*[1] * 24, 2, 3, 5, 9, *[1] * 4)
 """Bytes of a CBOR integer, by the lower five bits of its first byte."""
 
@@ -325,11 +335,9 @@ def frames_of(
 ) -> Iterator[Frame]:
     """Yield every record in the part of a segment that counts; ``report`` gets the gaps between readable records."""
     for first, stop in plan.parts or ((0, plan.bytes),):
-        scan = file.scan(stop, salt_of(directory, plan.number))
         if known is not None:
             known.latest = None
-        if known is not None and not plan.holes:
-            scan = file.records_scan(scan.size, scan.salt, known)
+        scan = file.scan(stop, salt_of(directory, plan.number), None if plan.holes else known)
         for item in scan.records(holes={0: first} if first else dict(plan.holes)):
             if isinstance(item, Frame):
                 if item.type not in CLASS_OF:

@@ -20,7 +20,7 @@ from quorumq.storage.records import TYPE_OF
 from quorumq.storage.scan import Frame
 
 from .arrow import Same, time_of
-from .journals import SegmentPlan, batch_of, decoded
+from .journals import Decoded, SegmentPlan, batch_of, decoded
 from .reader import BATCHES, Loaded, Reader, content, names
 
 LOADED_MAX: Final = 12
@@ -63,9 +63,10 @@ class MessagesReader(Reader):
         self.index = Index()
         self.load = functools.lru_cache(maxsize=LOADED_MAX)(self._load)
         self.reclaimed: dict[PartitionId, SpanMap[int]] = {}
+        mine = Decoded((), self.task.keys)
         for at, directory in enumerate(self.open_directories):
             for plan in self.segments_of(directory.plan):
-                for frame in directory.frames(plan, self.report):
+                for frame in directory.frames(plan, self.report, mine):
                     self._take(at, plan, frame)
         self.bodies = self.content or (self.options.verify and self.out.wants("replicas", "damaged"))
         self.whole: dict[int, bool] = {}  # by place: whether its body is intact

@@ -231,7 +231,7 @@ class _Planner:
     def _scan_newest(self, number: int, directory: int) -> int:
         """Take in the newest segment's state; return the number of its bytes that count."""
         with OpenFile(self.path, number) as file:
-            scan = file.records_scan(file.size(), salt_of(directory, number), Decoded(()))
+            scan = file.scan(file.size(), salt_of(directory, number), Decoded(()))
             for item in scan.records(newest=True):
                 if isinstance(item, Gap):
                     self.note(number, item.offset, item.stop - item.offset, "damage", item.reason)
@@ -297,7 +297,9 @@ def take_pages(
     if footer is not None and not footer.pages:
         return
     plan = SegmentPlan(entry.segment, entry.bytes, newest=False, state=False, holes=holes)
-    for frame in frames_of(file, plan, "", directory, ignore, Decoded(())):  # damage comes when it is read
+    for frame in frames_of(
+        file, plan, "", directory, ignore, Decoded((), ())
+    ):  # damage comes when it is read
         if frame.type in PAGE_TYPES:
             registers.take(decoded(file.name, frame))
 

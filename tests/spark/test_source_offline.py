@@ -16,7 +16,7 @@ from pyspark.sql.datasource import EqualTo
 
 from quorumq.client.base.message import MessageId
 from quorumq.core.values.errors import StorageError, UsageError
-from quorumq.core.values.types import Group, Kind, ProducerId, Record, Span
+from quorumq.core.values.types import Group, Kind, PartitionId, ProducerId, Record, Span
 from quorumq.storage import records as storage_records
 from quorumq.storage.disk import RealDisk
 from quorumq.storage.journal import Journal
@@ -577,3 +577,33 @@ def test_tasks_are_no_more_than_asked_for_and_than_partitions_unless_memory_need
     size = sum(path.stat().st_size for it in cluster.data for path in segments(it))
     monkeypatch.setattr(offline, "TASK_BYTES_MAX", size // 4)
     assert sorted(tasks(3)) == sorted([(1, (0, 2)), (1, (1, 2))] * 3)
+
+
+def test_a_task_decodes_records_of_its_own_topic_partitions_only(tmp_path: Path) -> None:
+    """Each further task passes over all records of others, so these must not be decoded."""
+    write(1_000, tmp_path).close()
+    planned = planning.plan_directory(str(tmp_path / "n1"), journals.refuse)
+    opened = journals.OpenDirectory(planned.directory)
+    (plan,) = planned.directory.segments
+
+    def read(known: journals.Decoded | None) -> list[tuple[int, PartitionId]]:
+        """Return the offset and the topic partition of each batch, and of each record about messages."""
+        result = []
+        for frame in opened.frames(plan, journals.refuse, known):
+            if frame.type == BATCH_STORED:
+                header = journals.batch_of("", frame)[0].batch.header
+                result.append((frame.offset, header.partition))
+            elif frame.type == journals.RECORDS_MERGED:
+                result.append((frame.offset, journals.decoded("", frame).partition))
+        return result
+
+    every = read(None)
+    keys = sorted({key for _, key in every})
+    assert len(keys) == 2
+    for key in keys:
+        assert read(journals.Decoded((key,), (key,))) == [it for it in every if it[1] == key]
+        batches = read(journals.Decoded((), (key,)))
+        assert len(batches) == 5
+        assert set(batches) <= set(every)
+    assert not read(journals.Decoded((), ()))
+    opened.close()
