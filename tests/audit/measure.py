@@ -133,6 +133,7 @@ def main(count: int, root: Path, machines: int = 1, tool: str = "quorumq") -> No
     broken = {row["guarantee"]: row["broken"] for row in summary["verdicts"] if row["broken"]}
     print(f"{cpu_s:.0f} CPU s, {1e6 * cpu_s / lines:.1f} µs a line, {most:,.0f} MB; {summary['conclusion']}")
     assert broken == {"G1": PLANTED, "G2": PLANTED}, broken
+    assert (summary["lines"], summary["unread"]) == (lines, 0), "each line is read once"
 
 
 if __name__ == "__main__":
