@@ -231,8 +231,7 @@ def caused(summary: Row, verdict: str) -> Html:
     rows = [row for row in summary["causes"] if row["verdict"] == verdict]
     columns = [
         Column("Guarantee", of=lambda row: tag("b", row["guarantee"])), Column("Cause", "w", of=matter),
-        Column("Times", "n", of=lambda row: (number(row["count"]), row["count"])),
-        Column("Runs", "n", of=lambda row: (number(row["runs"]), row["runs"])),
+        Column("Times", "n", of="count"), Column("Runs", "n"),
     ]  # fmt: skip
     gone = EMPTY
     if summary["previous"]:

@@ -62,9 +62,8 @@ class Fragments:
         self.records = array("q")
         self.spans = array("q")
         self.count = 0
-        self._producers: dict[
-            tuple[Any, ...], int
-        ] = {}  # by names as they stand in records; -1 for those of others
+        # By names as they stand in records; -1 for those of others.
+        self._producers: dict[tuple[Any, ...], int] = {}
         self._ranks: dict[tuple[int, int, int], int] = {}
 
     def add_entries(

@@ -8,7 +8,7 @@ It keeps only spans in memory; a page is at most 8 MiB.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Final, cast
@@ -153,17 +153,18 @@ class Looker:
             if complete and page.upto is not None:
                 cursor, after = (0, 0), page.upto
 
-    def each_member(self, look: Callable[[int, str], None]) -> None:
-        """Ask every replica; enough must answer that what a majority has is seen.
+    def of_each(self, group: str, which: str) -> Iterator[tuple[m.Peeked, int]]:
+        """Yield the items of every replica, each with the replica's bit; what a majority has is seen.
 
         Raises:
-            TooFewReplicas: fewer did.
+            TooFewReplicas: fewer answered than that needs.
         """
         failures: list[str] = []
         self.asked = []
         for at, member in enumerate(self.task.members):
             try:
-                look(at, member)
+                for page in self.pages(group, which, member=member):
+                    yield from ((item, 1 << at) for item in page.items)
             except QuorumqError as error:
                 failures.append(f"{member}: {error}")
             else:
@@ -183,13 +184,8 @@ class Looker:
 
     def messages(self) -> Iterator[Block]:
         have: SpanMap[int] = SpanMap()
-
-        def look(at: int, member: str) -> None:
-            for page in self.pages(NO_GROUP, "all", member=member):
-                for item in page.items:
-                    have.update(item.span, lambda old: (old or 0) | 1 << at)
-
-        self.each_member(look)
+        for item, node in self.of_each(NO_GROUP, "all"):
+            have.update(item.span, lambda old, node=node: (old or 0) | node)  # type: ignore[misc]
         if not self.out.wants(*CONTENT, "crc", "published_at"):
             for span, mask in have.items():
                 yield self._message(span, mask, None, 0)
@@ -242,14 +238,8 @@ class Looker:
     def deadletters(self) -> Iterator[Block]:
         for group in self.task.groups:
             there: SpanMap[Held] = SpanMap()
-
-            def look(at: int, member: str) -> None:
-                for page in self.pages(group, "dead", member=member):  # noqa: B023 - called in this turn
-                    for item in page.items:
-                        held = (Rank(*item.record[:3]), 1 << at)
-                        there.update(item.span, functools.partial(higher, held))  # noqa: B023
-
-            self.each_member(look)
+            for item, node in self.of_each(group, "dead"):
+                there.update(item.span, functools.partial(higher, (Rank(*item.record[:3]), node)))
             remaining: SpanMap[tuple[int, int]] = SpanMap()  # dead messages that were not given out yet
             for page in self.pages(group, "dead", complete=True):
                 for item in page.items:
@@ -289,7 +279,7 @@ class Looker:
             if dead != (record.generation, record.n):
                 continue
             for chunk, known in there.split(dead_span):
-                nodes = self.nodes_of(nodes_with(record, known))
+                nodes = self.nodes_of(known[1] if known is not None and known[0] == record[:3] else 0)
                 published = cause.published_ms or (0 if part is None else part.header.published_ms)
                 for start in range(chunk.start, chunk.stop, ROWS_AT_ONCE):
                     block = chunk._replace(start=start, stop=min(chunk.stop, start + ROWS_AT_ONCE))
@@ -307,10 +297,6 @@ class Looker:
                     }
                     yield from self.out.add(block.size, size + block.size * text_bytes(cause), values)
             remaining.remove(dead_span)
-
-
-def nodes_with(record: Record, known: Held | None) -> int:
-    return known[1] if known is not None and known[0] == record[:3] else 0
 
 
 def spans_of(page: m.PeekReply) -> Iterator[tuple[WireSlice, int, Span]]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -39,10 +39,7 @@ class Task(InputPartition):
     directories: tuple[Directory, ...]  # those of all nodes; one for `problems`
     keys: frozenset[PartitionId] | None = None  # the topic partitions to read; None for all
     segments: frozenset[int] | None = None  # segments to read for `problems`; None for all
-    share: tuple[int, int] = (
-        0,
-        1,
-    )  # number of the share of the producer ids, or of the segments, and their count
+    share: tuple[int, int] = (0, 1)  # the share of the producer ids, or of the segments, and their count
     registers: Registers = field(default_factory=Registers)
 
 
@@ -81,15 +78,17 @@ def names(key: PartitionId, span: Span, topic: str) -> dict[str, Values]:
 
 def content(messages: list[Message | None], crcs: Values) -> dict[str, Values]:
     """Return the columns of keys, headers and payloads; None stands for a message without an intact copy."""
+
+    def each(value: Callable[[Message], Any]) -> Callable[[], list[Any]]:
+        return lambda: [None if item is None else value(item) for item in messages]
+
     return {
-        "key": lambda: [None if item is None else item.key for item in messages],
-        "headers": lambda: [None if item is None else headers_text(item.headers) for item in messages],
-        "payload": lambda: [None if item is None else item.payload for item in messages],
-        "size": lambda: [None if item is None else len(item.payload) for item in messages],
+        "key": each(lambda item: item.key),
+        "headers": each(lambda item: headers_text(item.headers)),
+        "payload": each(lambda item: item.payload),
+        "size": each(lambda item: len(item.payload)),
         "crc": crcs,
-        "digest": lambda: [
-            None if item is None else hashlib.sha256(item.payload).hexdigest() for item in messages
-        ],
+        "digest": each(lambda item: hashlib.sha256(item.payload).hexdigest()),
     }
 
 

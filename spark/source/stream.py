@@ -119,9 +119,7 @@ class DeathsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.before: Ranks = {}  # settled before the stream was taken up
         self.later: list[Ranks] = [{}, {}]  # settled since the last batch, and since the one before
         self.closed = Closed()
-        self.reread: dict[
-            str, Any
-        ] = {}  # offsets that do not count, by node, because its journal does not have them
+        self.reread: dict[str, Any] = {}  # offsets by node that do not count: its journal lacks them
         self.targets: dict[str, tuple[int, int]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -459,9 +457,7 @@ class Planner:
 
 def rank_in(ranks: Ranks, entry: Entry) -> Rank | None:
     spans = ranks.get((entry.key, entry.group))
-    if spans is None:
-        return None
-    return next((rank for _, rank in spans.within(Span(entry.producer_id, entry.seq, entry.seq + 1))), None)
+    return None if spans is None else spans.get(entry.producer_id, entry.seq)
 
 
 # ------------------------------------------------------------------ executors
