@@ -1,6 +1,7 @@
-"""Cost of reading journals of three nodes with dead letters: `python -m tests.spark.journals COUNT DIR [TASKS]`.
+"""Cost of reading dead letters in journals of three nodes: `python -m tests.spark.journals COUNT DIR [TASKS] [BATCH]`.
 
-Every message dies. Each letter has some 0.8 KB of text, in one of 40 kinds. If DIR exists, it is only read.
+Every message dies. Each letter has some 0.8 KB of text, in one of 40 kinds. BATCH messages are published together. If
+DIR exists, it is only read.
 """
 
 from __future__ import annotations
@@ -31,26 +32,34 @@ def death_of(number: int, published_ms: int, stack: str) -> Death:
     )  # fmt: skip
 
 
-def write(
-    count: int, root: Path, *, first: int = 0, stack_bytes: int = 600, step_ms: int = 50
-) -> DiskCluster:
-    """Write ``count`` dead letters into journals below ``root``; return the cluster, still open."""
+def write(count: int, root: Path, **options: int) -> DiskCluster:
+    """Write ``count`` dead letters into journals below ``root``; return the cluster, still open.
+
+    Args:
+        options: those of `bury`.
+    """
     cluster = DiskCluster(root, segment_bytes=64 << 20)
-    bury(cluster, count, first=first, stack_bytes=stack_bytes, step_ms=step_ms)
+    bury(cluster, count, **options)
     return cluster
 
 
 def bury(
-    cluster: DiskCluster, count: int, *, first: int = 0, stack_bytes: int = 600, step_ms: int = 50
+    cluster: DiskCluster,
+    count: int,
+    *,
+    first: int = 0,
+    stack_bytes: int = 600,
+    step_ms: int = 50,
+    together: int = BATCH,
 ) -> None:
-    """Publish ``count`` messages, and let them die at all nodes."""
+    """Publish ``count`` messages, as many ``together`` as it says, and let them die at all nodes."""
     stack = ("  at shop.billing.charge(billing.py:118)\n" * (stack_bytes // 40 + 1))[:stack_bytes]
     now = 1_700_000_000_000
-    for number in range(first, first + count, BATCH):
-        size = min(BATCH, first + count - number)
-        key = cluster.keys[number // BATCH % 2]
-        producer = ProducerId("n1", 1, 0xABC, number // BATCH % 2)
-        start = number // BATCH // 2 * BATCH
+    for number in range(first, first + count, together):
+        size = min(together, first + count - number)
+        key = cluster.keys[number // together % 2]
+        producer = ProducerId("n1", 1, 0xABC, number // together % 2)
+        start = number // together // 2 * together
         span = Span(producer, start, start + size)
         published = now + number * step_ms
         batch = batch_of(key, (span,), published)
@@ -69,7 +78,7 @@ def bury(
             for record in records:
                 (entry,) = record.entries
                 kept[(producer, entry.span.start)] = entry.record
-        if number % (BATCH * 50) == 0:
+        if number % 5000 == 0:
             cluster.commit()
     cluster.commit()
     for node in cluster.nodes:  # a later record says that all was durable
@@ -82,9 +91,9 @@ def bytes_read() -> int:
     return int(Path("/proc/self/io").read_text().split()[1])
 
 
-def main(count: int, root: Path, tasks: str = "1") -> None:
+def main(count: int, root: Path, tasks: str = "1", together: str = str(BATCH)) -> None:
     if not root.exists():
-        write(count, root).close()
+        write(count, root, together=int(together)).close()
     options = options_of("deadletters", sorted(root.iterdir()), tasks=tasks)
     size = sum(path.stat().st_size for path in root.rglob("*.journal"))
     before, begin = bytes_read(), time.process_time()
