@@ -286,7 +286,7 @@ class RecordsScan(Scan):
             ):
                 return self._base + at
             if stop > end:
-                if length > HEADER_BYTES_MAX or self._base + stop > self.size or size > REFILL_BYTES:
+                if length > HEADER_BYTES_MAX or self._base + stop > self.size or stop - at <= size:
                     return self._base + at
                 size = stop - at
                 continue

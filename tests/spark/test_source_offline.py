@@ -579,12 +579,19 @@ def test_tasks_are_no_more_than_asked_for_and_than_partitions_unless_memory_need
     assert sorted(tasks(3)) == sorted([(1, (0, 2)), (1, (1, 2))] * 3)
 
 
-def test_a_task_decodes_records_of_its_own_topic_partitions_only(tmp_path: Path) -> None:
-    """Each further task passes over all records of others, so these must not be decoded."""
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[journals.OpenDirectory]:
+    """Open the directory of a node with 1,000 dead letters of two topic partitions, in one segment."""
     write(1_000, tmp_path).close()
     planned = planning.plan_directory(str(tmp_path / "n1"), journals.refuse)
-    opened = journals.OpenDirectory(planned.directory)
-    (plan,) = planned.directory.segments
+    directory = journals.OpenDirectory(planned.directory)
+    yield directory
+    directory.close()
+
+
+def test_a_task_decodes_records_of_its_own_topic_partitions_only(opened: journals.OpenDirectory) -> None:
+    """Each further task passes over all records of others, so these must not be decoded."""
+    (plan,) = opened.plan.segments
 
     def read(known: journals.Decoded | None) -> list[tuple[int, PartitionId]]:
         """Return the offset and the topic partition of each batch, and of each record about messages."""
@@ -606,4 +613,14 @@ def test_a_task_decodes_records_of_its_own_topic_partitions_only(tmp_path: Path)
         assert len(batches) == 5
         assert set(batches) <= set(every)
     assert not read(journals.Decoded((), ()))
-    opened.close()
+
+
+def test_a_segment_that_became_shorter_than_its_plan_is_damaged(opened: journals.OpenDirectory) -> None:
+    (plan,) = opened.plan.segments
+    frames = opened.frames(plan, journals.refuse)
+    cut = [frame.offset for frame in frames if frame.type == journals.RECORDS_MERGED][-3]
+    os.truncate(opened.files[plan.number].name, cut + 100)
+    problems: list[journals.Problem] = []
+    for _ in opened.frames(plan, problems.append, journals.Decoded((), ())):
+        assert not problems
+    assert [problem.offset for problem in problems] == [cut]
