@@ -140,14 +140,9 @@ def read(session: SparkSession, paths: Sequence[str]) -> Histories:
         # Spark gives up a file that cannot be unpacked to its end, with all of it, unless it is to take what there is.
         parts.append(text.option("ignoreCorruptFiles", "true").text([exactly(it) for it in sorted(packed)]))
     every = [it.select(F.col("_metadata.file_path").alias("file"), F.col("value")) for it in parts]
-    torn, cut_short = (
-        {
-            system_of(session, name)[0].toUri().toString(): line
-            for name, (line, whole) in ends.items()
-            if whole is read
-        }
-        for read in (True, False)
-    )
+    torn, cut_short = dict[str, bytes](), dict[str, bytes]()
+    for name, (line, whole) in ends.items():
+        (torn if whole else cut_short)[system_of(session, name)[0].toUri().toString()] = line
     size = 0
     for name in names:
         path, system = system_of(session, name)

@@ -64,9 +64,7 @@ OURS: Final = {
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.files.maxPartitionBytes": str(TASK_BYTES),
-    "spark.sql.files.openCostInBytes": str(
-        1 << 16
-    ),  # with 4 MB, Spark's own, a task takes four files at most
+    "spark.sql.files.openCostInBytes": str(1 << 16),  # with Spark's own 4 MB, a task takes four files
     "spark.sql.adaptive.advisoryPartitionSizeInBytes": str(TASK_BYTES),
     "spark.hadoop.parquet.block.size": str(TASK_BYTES),
 }

@@ -92,10 +92,8 @@ def read(
         location = offline if directories else {"nodes": nodes}
         if head:
             location["since"] = json.dumps(head["positions"])
-            positions = {
-                **head["positions"],
-                **(positions or {}),
-            }  # a node that is away is read from there later
+            # A node that is away is read from there later.
+            positions = {**head["positions"], **(positions or {})}
         reader = session.read.format("quorumq").options(**location)
         problems = reader.option("table", "problems").load() if directories else None
         deaths = reader.option("table", "deadletters").load()

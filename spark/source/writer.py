@@ -114,14 +114,9 @@ def write_options(
                 allowed().typeName() if allowed is not T.MapType else "map" for allowed in known[name]
             )
             raise UsageError(f"column {name} is {kind.simpleString()}: it must be {allowed}")
-    return Options(
-        nodes,
-        topic,
-        redrive,
-        options.get("job", "") or ("" if stream else uuid.uuid4().hex),
-        options.get("group", "spark"),
-        number(options, "timeout", TIMEOUT_S, 0.1),
-    )
+    job = options.get("job", "") or ("" if stream else uuid.uuid4().hex)
+    timeout = number(options, "timeout", TIMEOUT_S, 0.1)
+    return Options(nodes, topic, redrive, job, options.get("group", "spark"), timeout)
 
 
 class Writer(DataSourceArrowWriter):
@@ -209,9 +204,8 @@ class Publisher:
             batch = open_batches.setdefault(named.partition, {})
             name = (named.producer_id, named.seq)
             if batch.get(name, named.record) != named.record:
-                raise Conflict(
-                    self._conflict(f"id {row['id']!r} occurs twice in these rows, with two payloads")
-                )
+                conflict = f"id {row['id']!r} occurs twice in these rows, with two payloads"
+                raise Conflict(self._conflict(conflict))
             size = sizes.get(named.partition, 0) + len(named.record)
             if batch and (size > BATCH_BYTES or len(batch) >= BATCH_MESSAGES_MAX or len(batch) >= SPANS_MAX):
                 await self._send(PartitionId(topic.id, named.partition), sorted(batch), batch)
@@ -237,11 +231,9 @@ class Publisher:
             raise UsageError(f"{self._which(row)} is no message: {error}") from None
 
     def _which(self, row: Mapping[str, Any]) -> str:
-        return (
-            f"the row with id {row['id']!r:.100}"
-            if "id" in row
-            else f"row {self.count + 1} of its Spark partition"
-        )
+        if "id" in row:
+            return f"the row with id {row['id']!r:.100}"
+        return f"row {self.count + 1} of its Spark partition"
 
     def _name(self, given: Mapping[str, Any], topic: Topic) -> Named:
         payload, key = binary(given.get("payload")), binary(given.get("key"))
@@ -273,9 +265,8 @@ class Publisher:
             partition = self.partitioner(value.encode() if key is None else key, born)
             return Named(partition, self._producer_id(topic, "text", value), 0, record)
         partition = derived_partition(source, key, topic, self.partitioner)
-        return Named(
-            partition, derived_producer_id(source, self.options.group, topic.id, 0), source.seq, record
-        )
+        producer_id = derived_producer_id(source, self.options.group, topic.id, 0)
+        return Named(partition, producer_id, source.seq, record)
 
     def _producer_id(self, topic: Topic, kind: str, name: str) -> ProducerId:
         text = "\0".join(("quorumq spark", self.options.job, topic.id.hex(), kind, name))
@@ -345,15 +336,9 @@ async def redrive(client: Client, rows: Rows) -> None:
                 f"the row of {row['id']} has a null: a dead letter has an id, a group, a generation and an n"
             )
         record = Record(int(row["generation"]), int(row["n"]), Kind.DEAD)
-        item = Peek(
-            topic,
-            partition.number,
-            m.Peeked(Span(producer_id, seq, seq + 1), "dead", record, 0, 0.0, None),
-            0,
-            {},
-        )
+        peeked = m.Peeked(Span(producer_id, seq, seq + 1), "dead", record, 0, 0.0, None)
         items = waiting.setdefault((topic, row["group"]), [])
-        items.append(item)
+        items.append(Peek(topic, partition.number, peeked, 0, {}))
         if len(items) >= REDRIVE_AT_ONCE:
             await _redrive(client, topic, row["group"], items)
             items.clear()
