@@ -509,14 +509,15 @@ class StreamReader(DeathsReader):
                     self.open_directories.append(planned(path, directory, mine, held))
 
     def _scan(self) -> None:
-        (records, *bodies), others = self.open_directories, Decoded(())
+        records, *bodies = self.open_directories
         for plan in records.plan.segments:
             for frame in records.frames(plan, changed):
                 if frame.type == RECORDS_MERGED:
                     self._entries(0, records, plan, frame)
+        mine = Decoded((), {producer.key for producer in self.fragments.producers.values})
         for at, opened in enumerate(bodies, 1):
             for plan in opened.plan.segments:
-                for frame in opened.frames(plan, self.report, others):
+                for frame in opened.frames(plan, self.report, mine):
                     if frame.type in BATCHES:
                         self._spans(at, opened, plan, frame)
 
