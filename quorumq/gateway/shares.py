@@ -36,7 +36,7 @@ LONG_S: Final = 0.003
 THERE_S: Final = 0.05
 """Seconds after its last step for which a user counts as there."""
 
-ALONE_S: Final = 0.02
+ALONE_S: Final = 0.01
 """Seconds that requests under way may cost if their user is alone: another one may come."""
 
 PART_S: Final = 0.002
