@@ -70,8 +70,8 @@ class Connections:
     async def has_begun(self, stream: trio.SocketStream, seconds: float) -> bool:
         """Wait for the first byte of a connection; return False if none comes.
 
-        Why: what hypercorn makes for a connection is five times the work of accepting it. A balancer that asks for
-        ``/ready`` waited for it in the queue of the system, behind a thousand others.
+        Why: hypercorn's tasks and parsers for a connection are five times the work of accepting it. Balancers that ask
+        for ``/ready`` waited for those of all connections before theirs in the system's queue.
         """
         with trio.move_on_after(seconds) as scope:
             if self._stopped:
