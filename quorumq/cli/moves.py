@@ -273,8 +273,10 @@ async def carry_out(client: Client, plan: Plan, as_json: bool, node: str = "", *
 
     Raises:
         StorageFull: a node that is to get a partition takes no messages now. Earlier moves stay.
+        UsageError: a move was refused twice, or nothing is left to move to. Earlier moves stay.
     """
     made, said = 0, ""
+    refused: dict[Move, None] = {}
     while True:
         known = await client.metadata()
         moves, waits = planned(plan, known), copying(known, node)
@@ -293,7 +295,10 @@ async def carry_out(client: Client, plan: Plan, as_json: bool, node: str = "", *
                     await client.move_partition(*move)
                 else:
                     await client.give_up_source(*move[:3])
-            except (Conflict, Transient) as error:
+            except (Conflict, Transient, UsageError) as error:
+                if isinstance(error, UsageError) and move in refused:
+                    raise
+                refused[move] = None  # another command may have moved the partition since the plan was made
                 why = f"{move}: {error}"
                 continue
             made += bool(move.to)

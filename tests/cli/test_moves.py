@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import pytest
@@ -128,6 +129,23 @@ async def test_drain_moves_everything_off_a_node_and_waits_for_the_payload(
     assert isinstance(cluster.ask("c", m.ChangeMembers("remove", "d")), m.ChangeMembersReply)
     states = {info.node: info.state for info in (await calls.metadata()).nodes}
     assert states == dict.fromkeys("abce", MemberState.JOINED)
+
+
+async def test_two_nodes_are_drained_at_once() -> None:
+    """The plan of one drain had moves to nodes that got the partition by the other: it ended with an error."""
+    cluster = GrowingCluster(3)
+    cluster.checks = False
+    cluster.topic("jobs", partitions=8)
+    for name in "def":
+        cluster.add(name)
+    calls = Calls(cluster)
+    for name in "ac":
+        await calls.drain_node(name)
+    async with trio.open_nursery() as nursery:
+        for name in "ac":
+            nursery.start_soon(partial(carry_out, calls, off(name), False, name))  # type: ignore[arg-type]
+    (topic,) = (await calls.metadata()).topics
+    assert not {"a", "c"} & {node for members in topic.replicas for node in members}
 
 
 async def test_a_move_that_cannot_be_made_now_is_made_later(capsys: pytest.CaptureFixture[str]) -> None:
