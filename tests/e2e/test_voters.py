@@ -33,7 +33,8 @@ def test_three_voters_become_five_and_two_may_be_away(own: LocalCluster, tmp_pat
             plan = json.loads((await members.run(*dry)).stdout)
             assert (plan["more"], plan["outcome"]) == (2, "would be raised")
             asked = await trio.to_thread.run_sync(lambda: run(own, *real))
-            assert asked.exit_code == 1
+            assert asked.exit_code == 64
+            assert "standard input has no answer: give --yes" in asked.stderr
             assert "have 5 voters, instead of 3, for good? [y/N]" in asked.stderr
             for _ in range(2):
                 raised = json.loads((await members.run(*real, "--yes")).stdout)
