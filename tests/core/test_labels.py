@@ -18,7 +18,7 @@ from quorumq.wire import cbor
 from quorumq.wire.rights import public
 from quorumq.wire.values import decode_value, encode_value
 from tests.core.cluster import Cluster
-from tests.core.network import wipe
+from tests.core.network import SlowDisk, wipe
 from tests.core.steps import check_failed
 
 SYNC = m.SyncRegisters | m.SyncTopics
@@ -111,6 +111,23 @@ def test_labels_that_only_some_have_are_written_before_an_answer_shows_them(chan
     assert shown == {"owner": "half", **changes}
     cluster.drop = only_between("b", "c")
     assert read(cluster, "c") == shown, "a later read finds no older labels"
+
+
+def test_a_read_shows_no_labels_that_a_loss_of_power_may_take_back() -> None:
+    """They are under way at all nodes, and durable at none: two of them may come back without."""
+    cluster = Cluster()
+    cluster.topic()
+    disks = [SlowDisk(cluster, node) for node in cluster.names]
+    changed = cluster.submit("a", change(team="x"))
+    cluster.run()
+    assert [labels_of(cluster, node) for node in "abc"] == [{"team": "x"}] * 3
+    key = cluster.submit("c", m.LabelsRequest("jobs"))
+    cluster.run()
+    assert not {changed, key} & set(cluster.replies)
+    for disk in disks:
+        disk.sync()
+        cluster.run()
+    assert shown(cluster.replies[key]) == {"team": "x"}
 
 
 def test_a_change_answers_with_its_own_text_and_not_with_one_that_is_being_written() -> None:

@@ -110,7 +110,10 @@ def to_find(context: Context, request: m.ClientRequest) -> m.RegistersRequest | 
 
 
 def tell_registers(context: Context, sender: NodeId, message: m.RegistersRequest) -> list[Effect]:
-    """REGISTERS-ASK: answer with registers known here, only if this node is trusted: its silence is no answer."""
+    """REGISTERS-ASK: answer with registers known here, only if this node is trusted: its silence is no answer.
+
+    If topics are asked for by id, that waits until they are durable. Why: clients are shown labels that a majority has.
+    """
     catalogue = context.catalogue
     topics = [catalogue.register_named(name) for name in message.names]
     topics += [catalogue.topics.get(id_) for id_ in message.ids]
@@ -135,7 +138,8 @@ def tell_registers(context: Context, sender: NodeId, message: m.RegistersRequest
     )
     asked = [(group.topic, group.name) for group in message.groups] or [(id_, "") for id_ in message.ids]
     records, done = promise(context, asked, message.ballot)
-    return [Persist(records, (*done, Send(sender, reply)))] if records else [Send(sender, reply)]
+    waits = records or message.ids
+    return [Persist(records, (*done, Send(sender, reply)))] if waits else [Send(sender, reply)]
 
 
 class FindCoordinator(Coordinator):
