@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from quorumq.core.partition import fate
-from quorumq.core.values.types import Incarnation, Owner, ProducerId, Span, Stamp
+from quorumq.core.values.types import Death, Incarnation, Kind, Owner, ProducerId, Record, Span, Stamp
 from tests.core.holding import Holding
 
 PRODUCER_ID = ProducerId("a", 1, 7, 1)
@@ -38,6 +38,21 @@ def test_the_same_attempt_is_granted_again_and_never_shortened() -> None:
     table.hold(span(), owner(11), 0.0, 5.0)
     assert table.hold(span(), owner(11), 1.0, 1.0)[0] == [span()]
     assert table.expire(span(), 4.9) == []
+
+
+def test_a_dead_letter_that_was_learned_beside_a_later_grant_proves_no_retry_of_its_reject() -> None:
+    """The later delivery may yet be won: by this grant, and by those of replicas that have not learned of it."""
+    dead = Record(0, 0, Kind.DEAD, Death(owner(11).ballot, "rejected"))
+    for later, proof in ((False, True), (True, False)):
+        table = Holding(MIN_BALLOT)
+        table.hold(span(), owner(11), 0.0, 5.0)
+        table.expire(span(), 5.0)
+        if later:
+            assert table.hold(span(), owner(20, "b"), 5.0, 5.0)[0] == [span()]
+        table.ask(span(), fate.on_merge, dead, 6.0)
+        assert table.ask(span(), fate.on_reject, fate.RejectAsk(owner(11), dead, ()), 6.0) == [
+            (span(), (proof, None))
+        ]
 
 
 def test_another_incarnation_or_ballot_of_the_same_node_is_another_owner() -> None:

@@ -308,7 +308,10 @@ def on_reject(record: Record, lease: Lease, ballots: Ballots, context: RuleConte
     if held is None and claim is not None and claim.claim is not None:  # it outlasted the hold
         held = Held(ask.owner, claim.due, claim.n, claim.generation, claim.claim)
     if held is None or not is_owner(held, ask.owner):
-        return record, unhinted(lease), ballots, (is_retry(record, lease, context, ask), None)
+        again = is_retry(record, lease, context, ask)
+        if asked.letter is not None and exclusive(ballots, context, ask.owner) is False:
+            again = False  # the record was learned: that other delivery may yet be won
+        return record, unhinted(lease), ballots, (again, None)
     lease = unhinted(with_hold(lease, None))
     if claim is not None:
         lease = lease._replace(claim=None)
