@@ -1,14 +1,20 @@
-"""Requests that name the topic by its name: each may reach any topic that has it."""
+"""Requests by the name of the topic: each may reach any topic that has it, unless it names what its client saw."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from quorumq.core.messages import AlterTopic, CreateTopic, TopicReply
+from quorumq.client.base.sight import as_seen
+from quorumq.core import messages as m
+from quorumq.core.node.status import metadata
+from quorumq.core.values.errors import Code
 from sim.clients.client import Answer, Client, nothing_done
 from sim.clients.surroundings import Surroundings
+from sim.machine import cores_of
 from sim.topics import label_of
+
+ALL = "*"
 
 
 class Call(NamedTuple):
@@ -30,34 +36,89 @@ class Caller(Client):
     def __init__(self, around: Surroundings, name: str) -> None:
         super().__init__(around, name)
         self.calls: list[Call] = []  # that may still reach a topic that is created later
+        # Numbers in refusals of creations, by the topic's id and the group, or b"" and the topic's name.
+        self.refused_at: dict[tuple[bytes, str], int] = {}
+
+    def shown(self, name: str, node: str) -> m.MetadataReply | None:
+        """Return what this node, or else another, says of the topic of that name, or ALL; None if none knows it."""
+        cores = cores_of(self.around.machines)
+        for core in (cores.get(node), *cores.values()):
+            reply = metadata(core.context, m.Metadata((name,))) if core is not None else None
+            if isinstance(reply, m.MetadataReply) and (reply.topics or name == ALL):
+                return reply
+        return None
+
+    def as_seen(self, request: Any, name: str, node: str) -> Any:
+        """Return a change with what the client library names before it asks ``node``; None if it sees no such topic.
+
+        So a copy that arrives late undoes nothing.
+        """
+        known = self.shown(name, node)
+        if known is None:
+            return None
+        (topic,) = known.topics
+        request = as_seen(request, topic, known.groups)
+        if isinstance(request, m.SetGroup) and not request.rewind:
+            return request._replace(generation=self.refused_at.get((topic.id, request.group), 0))
+        return request
+
+    def is_late(self, request: Any, answer: Answer) -> bool:
+        """Return True if the answer says that others changed it since it was seen; a creation is to name the number."""
+        late = isinstance(answer, m.Failed) and answer.code == Code.STALE_GENERATION
+        if late and isinstance(request, m.CreateTopic):
+            self.refused_at[(b"", request.name)] = answer.number
+        elif late and isinstance(request, m.SetGroup):
+            self.refused_at[(request.id, request.group)] = answer.number
+        return late
 
     def set_topic(
         self,
-        request: CreateTopic | AlterTopic,
+        request: m.CreateTopic | m.AlterTopic,
         named: dict[str, Any],
         node: str,
         then: Callable[[Answer, Any], None],
         defaults: dict[str, Any] | None = None,
     ) -> None:
-        """Note one CREATE or ALTER, sent once: if it is unknown, it may still come about."""
+        """Note one CREATE or ALTER, and send it; again if others changed the topic since it was seen.
+
+        If its outcome is unknown, it may still come about.
+        """
         implied = {"defaults": defaults} if defaults else {}
-        rf = request.rf if isinstance(request, CreateTopic) else 0
-        call = self.by_name("set_topic", node, {}, rf, settings=named, **implied)
+        if isinstance(request, m.CreateTopic):
+            asked = request._replace(deletions=self.refused_at.get((b"", request.name), 0))
+            call = self.by_name("set_topic", node, {}, request.rf, settings=named, **implied)
+        else:
+            asked = self.as_seen(request, request.name, node)
+            if asked is None:
+                return
+            call = self.by_name("set_topic", node, {}, topic=asked.seen.id, settings=named)
 
         def on_answer(answer: Answer, bodies: Any) -> None:
             self.answered(call, answer)
-            if isinstance(answer, TopicReply):
+            if isinstance(answer, m.TopicReply):
                 self.topics.on_topic(answer.topic)
                 self.came_of(call, "ok", self.topics.names[answer.topic.id])
             else:
                 self.came_of(call, "fail" if nothing_done(answer) else "unknown")
-            then(answer, bodies)
+            if self.is_late(request, answer):
+                self.set_topic(request, named, node, then, defaults)
+            else:
+                then(answer, bodies)
 
-        self.ask(node, request, self.timeout, on_answer)
+        self.ask(node, asked, self.timeout, on_answer)
 
-    def by_name(self, kind: str, node: str, fields: dict[str, Any], rf: int = 0, **asked: Any) -> Call:
-        """Note that a request names the topic by its name: an ``invoke`` for each topic that it may reach."""
+    def by_name(
+        self, kind: str, node: str, fields: dict[str, Any], rf: int = 0, *, topic: bytes = b"", **asked: Any
+    ) -> Call:
+        """Note that a request names the topic by its name: an ``invoke`` for each topic that it may reach.
+
+        Args:
+            topic: id that it names as well, if it does: it reaches no other.
+        """
         call = Call(kind, fields, {**asked, "via": node}, self.topics.newest, rf, {})
+        if topic:
+            self.invoke(call, self.topics.names[topic])
+            return call
         self.calls.append(call)
         for deletions in range(self.topics.lives):
             self.reaches(call, deletions)
@@ -84,7 +145,7 @@ class Caller(Client):
 
     def answered(self, call: Call, answer: Answer) -> None:
         """Note that the request was answered, if ``answer`` is one: it reaches no topic that is created later."""
-        if answer is not None:
+        if answer is not None and call in self.calls:
             self.calls.remove(call)
 
     def reached(self, call: Call) -> str:

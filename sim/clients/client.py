@@ -27,6 +27,7 @@ NOTHING_DONE = (
     Code.NOT_FOUND,
     Code.CONFLICT,
     Code.SESSION_CLOSED,
+    Code.STALE_GENERATION,
     Code.STORAGE_FULL,
     Code.TOO_FEW_REPLICAS,
     Code.TOO_LARGE,
@@ -145,7 +146,8 @@ class Client:
     def is_over(self, op: int) -> bool:
         """Return True if an answered request arrived once; no other copy of it arrives from now on.
 
-        A copy that arrived before may be carried out after the answer. It matters if the last writer wins.
+        A copy that arrived before may be carried out after the answer. It matters if others may have read what it
+        undoes before that is confirmed.
         """
         return self.copies.pop(op, 0) <= 1
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from quorumq.core.cluster.labels import last_change
 from quorumq.core.messages import LabelChange, LabelsReply, LabelsRequest
-from sim.clients.client import Answer, Client, outcome_of
+from sim.clients.calls import Caller
+from sim.clients.client import Answer, outcome_of
 
 NAMES = ("owner", "team")
 
 
-class Labeller(Client):
+class Labeller(Caller):
     """Changes labels to texts that are written once, and reads them; also once all is healed."""
 
     def begin(self, _: object = None, __: object = None) -> None:
@@ -28,6 +30,13 @@ class Labeller(Client):
     def ask_for(self, topic: str, changes: dict[str, str | None], op: int) -> None:
         """Send one request, once, and write its lines."""
         kind, node = "set_labels" if changes else "labels", self.node()
+        request = LabelsRequest("jobs", tuple(LabelChange(name, text) for name, text in changes.items()))
+        if changes:
+            known = self.shown("jobs", node)
+            if known is None:
+                return
+            (seen,) = known.topics
+            request = request._replace(id=seen.id, seen=last_change(seen.labels))
         asked = {"settings": changes} if changes else {}
         self.world.note(self.who, kind, topic=topic, op=op, outcome="invoke", via=node, **asked)
 
@@ -44,5 +53,4 @@ class Labeller(Client):
                 for pause in (0.0, 0.02, 0.05):
                     self.later(pause, lambda: self.ask_for(topic, {}, self.next_op()))
 
-        request = LabelsRequest("jobs", tuple(LabelChange(name, text) for name, text in changes.items()))
         self.ask(node, request, 2 * self.timeout, then, op)

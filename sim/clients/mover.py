@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from quorumq.core.messages import (
@@ -15,7 +15,7 @@ from quorumq.core.messages import (
 )
 from quorumq.core.values.errors import Code
 from quorumq.core.values.types import ClusterLayout, MemberState
-from sim.clients.calls import Caller
+from sim.clients.calls import ALL, Caller
 from sim.clients.client import Answer
 from sim.clients.surroundings import Surroundings
 from sim.host import Host
@@ -96,7 +96,22 @@ class Mover(Caller):
             elif not (isinstance(answer, Failed) and answer.code in (Code.USAGE, Code.CONFLICT)):
                 self.later(0.1 + 0.2 * self.rng.random(), self.change, request, self.node(node))
 
-        self.ask(node, request, self.timeout, then)
+        self.ask_as_seen(request, node, then)
+
+    def ask_as_seen(
+        self,
+        request: AlterTopic | ChangeMembers | MovePartition,
+        node: str,
+        then: Callable[[Answer, Any], None],
+    ) -> None:
+        """Send a change, to the members or the topic as a node shows them; not if none knows the topic."""
+        if isinstance(request, ChangeMembers):
+            known = self.shown(ALL, node)
+            asked = known and request._replace(layout=known.layout)
+        else:
+            asked = self.as_seen(request, "jobs", node)
+        if asked is not None:
+            self.ask(node, asked, self.timeout, then)
 
     def changed(self, request: ChangeMembers, layout: ClusterLayout) -> None:
         """Do the operator's work on the machine of a node once the members have changed."""
@@ -122,7 +137,7 @@ class Mover(Caller):
                 self.later(0.1 * self.rng.random(), self.raise_to, rf, self.node(node))
 
         if not self.world.healed:
-            self.ask(node, AlterTopic("jobs", rf=rf), self.timeout, then)
+            self.ask_as_seen(AlterTopic("jobs", rf=rf), node, then)
 
     def move(self, request: MovePartition, node: str) -> None:
         """Ask for one move; mostly again if its outcome is not known."""
@@ -139,4 +154,4 @@ class Mover(Caller):
             elif not self.world.healed and self.rng.random() < 0.6:
                 self.later(0.1 * self.rng.random(), self.move, request, self.node(node))
 
-        self.ask(node, request, self.timeout, then)
+        self.ask_as_seen(request, node, then)

@@ -114,9 +114,12 @@ class Operator(Caller):
     def create_group(self) -> None:
         """Create the next group; what its consumers need not wait for, the producers do."""
 
+        call: Call | None = None
+
         def then(answer: Answer, _: Any) -> None:
             if call is not None:
                 self.came_of_group(call, answer)
+            self.is_late(request, answer)
             if (
                 isinstance(answer, m.GroupReply)
                 and not self.topics.is_over(answer.group.topic)
@@ -128,10 +131,15 @@ class Operator(Caller):
 
         if self.topics.groups_to_come and self.topics.current is not None:
             asked, node = self.topics.groups_to_come[-1], self.node()
+            request = self.as_seen(m.SetGroup(*asked), asked[0], node)
+            if request is None:
+                self.later(0.02, self.create_group)
+                return
             fields = {"group": asked[1], "rewind": False}
             jobs = asked[0] == "jobs"
-            call = self.by_name("set_group", node, fields, start="earliest", from_ms=0) if jobs else None
-            self.ask(node, m.SetGroup(*asked), self.timeout, then)
+            if jobs:
+                call = self.by_name("set_group", node, fields, topic=request.id, start="earliest", from_ms=0)
+            self.ask(node, request, self.timeout, then)
 
     def work(self) -> None:
         """Do one round: perhaps a rewind, perhaps a purge, perhaps some redrives; then again."""
@@ -170,8 +178,7 @@ class Operator(Caller):
                 self.purge_some(number, whose)
         if rng.random() < 0.7 and options.redrive:
             self.look(number, group)
-        # A change names the topic by its name: nothing is changed that is being created, nor from when a DELETE is sent
-        # until the next topic is there.
+        # Nothing is changed that is being created, nor from when a DELETE is sent until the next topic is there.
         topics = self.topics
         there = topics.created and topics.current is not None and topics.current.id not in topics.deleted
         if there and options.alter and rng.random() < options.alter:
@@ -334,10 +341,13 @@ class Operator(Caller):
         return EPOCH_MS + int(1000 * self.world.time * self.rng.random()) if start == "time" else 0
 
     def set_group(self, group: str, start: str, from_ms: int, *, rewind: bool, node: str = "") -> None:
-        """Send one request, once: if it is unknown, it may still come about."""
+        """Send one request; again if others changed the group since. If it is unknown, it may still come about."""
         node = node or self.node()
+        request = self.as_seen(m.SetGroup("jobs", group, start, from_ms, rewind), "jobs", node)
+        if request is None:
+            return
         fields = {"group": group, "rewind": rewind}
-        call = self.by_name("set_group", node, fields, start=start, from_ms=from_ms)
+        call = self.by_name("set_group", node, fields, topic=request.id, start=start, from_ms=from_ms)
 
         def then(answer: Answer, _: Any) -> None:
             if isinstance(answer, m.GroupReply):
@@ -349,8 +359,9 @@ class Operator(Caller):
                 elif now.buried:
                     self.world.saw("a deleted group was created again")
             self.came_of_group(call, answer)
+            if self.is_late(request, answer):
+                self.set_group(group, start, from_ms, rewind=rewind, node=node)
 
-        request = m.SetGroup("jobs", group, start, from_ms, rewind)
         self.ask(node, request, self.timeout + self.options.request_timeout, then)
 
     def came_of_group(self, call: Call, answer: Answer) -> None:
@@ -364,73 +375,79 @@ class Operator(Caller):
             self.came_of(call, "fail" if nothing_done(answer) else "unknown")
 
     def pause(self, group: str, *, paused: bool = True) -> None:
-        """Pause a group, or resume it, sent once; a paused one is resumed soon, by any operator."""
-        call = self.by_name("pause_group", self.node(), {"group": group, "paused": paused})
+        """Pause a group, or resume it; a paused one is resumed soon, by any operator."""
         saw = "a group was paused" if paused else "a group was resumed"
         lasts = 1.0 if paused else 0.0
-        self.change(
-            call, m.PauseGroup("jobs", group, paused), saw, lasts, lambda op: op.pause(group, paused=False)
-        )
+        request, fields = m.PauseGroup("jobs", group, paused), {"paused": paused}
+        self.change("pause_group", request, fields, saw, lasts, lambda op: op.pause(group, paused=False))
 
     def limit(self, group: str, per_second: float = 0.0, burst: int = 0) -> None:
-        """Limit a group, or end its limit, sent once; a limit ends soon, by any operator."""
-        fields = {"group": group, "per_second": per_second, "burst": burst}
-        call = self.by_name("limit_group", self.node(), fields)
+        """Limit a group, or end its limit; a limit ends soon, by any operator."""
         saw = "a group was limited" if per_second else ""
         lasts = LIMIT_S if per_second else 0.0
-        self.change(
-            call, m.LimitGroup("jobs", group, per_second, burst), saw, lasts, lambda op: op.limit(group)
-        )
+        request = m.LimitGroup("jobs", group, per_second, burst)
+        fields = {"per_second": per_second, "burst": burst}
+        self.change("limit_group", request, fields, saw, lasts, lambda op: op.limit(group))
 
     def change(
         self,
-        call: Call,
+        kind: str,
         request: m.PauseGroup | m.LimitGroup,
+        fields: dict[str, Any],
         saw: str,
         lasts: float,
         undo: Callable[[Operator], None],
     ) -> None:
-        """Send a change of a group. If it stops deliveries, or its outcome is unknown, have it undone soon.
+        """Send a change of a group, once. If it stops deliveries, or has an unknown outcome, have it undone soon.
 
         Args:
-            call: its line.
+            kind: kind of its lines.
             request: the change.
+            fields: fields of its lines, beside the group.
             saw: sighting if it is confirmed; "" for none.
             lasts: seconds for which deliveries may be fewer, at most; 0.0 if they go on.
             undo: sends the opposite, as any operator.
         """
-        options = self.options
+        node, group = self.node(), request.group
+        asked = self.as_seen(request, "jobs", node)
+
+        def undo_soon(*, reached: bool) -> None:
+            stands = bool(lasts) or not reached
+            if stands and not self.topics.gone:  # that of a deleted group may concern the next
+                soon = 0.05 if self.world.healed else (lasts or 1.0) * self.rng.random()
+                soon = min(soon, max(1.0, self.options.fault_time - self.world.time))
+                self.later(soon, lambda: undo(self.rng.choice(self.operators)))
 
         def then(answer: Answer, _: Any) -> None:
             self.answered(call, answer)
-            reached, once = "", self.is_over(op)  # a copy that came after its undo would have no undo
-            if isinstance(answer, m.GroupReply) and once:
+            reached = ""
+            if isinstance(answer, m.GroupReply):
                 if saw:
                     self.world.saw(saw)
                 reached = self.topics.names[answer.group.topic]
             self.came_of(call, "ok" if reached else "fail" if nothing_done(answer) else "unknown", reached)
-            if (
-                lasts or not reached
-            ) and not self.topics.gone:  # one of a deleted group may concern the next one
-                soon = 0.05 if self.world.healed else (lasts or 1.0) * self.rng.random()
-                soon = min(soon, max(1.0, options.fault_time - self.world.time))
-                if not reached:  # a node that has it late stamps it above later ones
-                    soon += 2 * options.request_timeout
-                self.later(soon, lambda: undo(self.rng.choice(self.operators)))
+            undo_soon(reached=bool(reached))
 
-        op = self.ask(call.asked["via"], request, self.timeout + options.request_timeout, then)
+        if asked is None:
+            undo_soon(reached=False)
+            return
+        call = self.by_name(kind, node, {"group": group, **fields}, topic=asked.id)
+        self.ask(node, asked, self.timeout + self.options.request_timeout, then)
 
     def unmake(self, group: str) -> None:
         """Delete a group, sent once; sometimes as another operator rewinds it."""
         node = self.node()
-        call = self.by_name("delete_group", node, {"group": group})
+        request = self.as_seen(m.DeleteGroup("jobs", group), "jobs", node)
+        if request is None:
+            return
+        call = self.by_name("delete_group", node, {"group": group}, topic=request.id)
 
         def then(answer: Answer, _: Any) -> None:
             if isinstance(answer, m.GroupReply):
                 self.world.saw("a group was deleted")
             self.came_of_group(call, answer)
 
-        self.ask(node, m.DeleteGroup("jobs", group), self.timeout + self.options.request_timeout, then)
+        self.ask(node, request, self.timeout + self.options.request_timeout, then)
         if self.options.rewind and self.rng.random() < 0.3:
             self.rewind(group)
 
@@ -473,8 +490,12 @@ class Operator(Caller):
         If ``spans`` are named, these messages alone.
         """
         node = self.node()
+        request = self.as_seen(m.PurgeRequest("jobs", number, group, spans), "jobs", node)
+        if request is None:
+            return
         named = {"spans": spans_value(spans)} if spans else {}
-        call = self.by_name("purge", node, {"partition": number, "group": group, **named})
+        fields = {"partition": number, "group": group, **named}
+        call = self.by_name("purge", node, fields, topic=request.id)
 
         def then(answer: Answer, _: Any) -> None:
             self.answered(call, answer)
@@ -491,7 +512,7 @@ class Operator(Caller):
             if tries > 1 and not self.world.healed:
                 self.later(0.1, self.purge, number, group, tries - 1, spans)
 
-        self.ask(node, m.PurgeRequest("jobs", number, group, spans), 2 * self.timeout, then)
+        self.ask(node, request, 2 * self.timeout, then)
 
     # ------------------------------------------------------------------ redrive
 

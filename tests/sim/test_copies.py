@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
-from quorumq.core.messages import Envelope, Store
+from quorumq.core.messages import Envelope, PauseGroup, Store
 from quorumq.core.messages.diskroom import Capacity
 from quorumq.core.messages.effects import Received
+from sim.clients import calls
+from sim.clients.operator import Operator
 from sim.cluster import Cluster
 from sim.links import Links
 from sim.options import Options
@@ -47,17 +51,32 @@ def test_a_store_that_came_to_a_full_node_has_no_copy(full: bool, monkeypatch: p
     assert len(fed) == (2 if full else 3), "the next message of the same content is another one"
 
 
-def test_a_change_of_a_group_that_is_undone_has_no_copy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No node answers, so that its outcome is not known: an operator undoes it, once."""
-    cluster = Cluster(Schedule(7, "swarm", Options()))
-    got: list[object] = []
-    for host in cluster.hosts.values():
-        monkeypatch.setattr(host, "on_request", lambda caller, request: got.append(request))
-    operator = cluster.operators[0]
-    operator.limit("g0", 0.5, 3)
-    (op,) = operator.pending
-    cluster.world.run(8.0)
-    limit, *others = got
-    assert others
-    operator.arrives("a", (operator, op), limit)  # type: ignore[arg-type]
-    assert got == [limit, *others]
+@pytest.mark.parametrize("names_what_it_saw", [True, False])
+def test_a_copy_of_a_change_that_was_undone_does_nothing(
+    names_what_it_saw: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not names_what_it_saw:
+        monkeypatch.setattr(calls, "as_seen", lambda request, topic, groups: request._replace(id=topic.id))
+    cluster = Cluster(Schedule(7, "quiet", Options(operators=1)))
+    got: list[tuple[str, object]] = []
+    arrives = Operator.arrives
+
+    def arriving(self: Operator, node: str, caller: tuple[Operator, int], request: object) -> None:
+        if isinstance(request, PauseGroup):
+            got.append((node, request))
+        arrives(self, node, caller, request)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Operator, "arrives", arriving)
+    cluster.world.at(3.0, lambda _, __: cluster.operators[0].pause("g0"))
+    cluster.world.at(
+        5.0, lambda _, __: cluster.hosts[got[0][0]].on_request((cluster.operators[0], -2), got[0][1])
+    )
+    cluster.schedule = dataclasses.replace(cluster.schedule, ends=6.0)
+    cluster.run()
+    assert [request.paused for _, request in got] == [True, False]  # type: ignore[attr-defined]
+    topic = cluster.around.topics.current
+    assert topic is not None
+    paused = [
+        host.core.catalogue.groups[(topic.id, "g0")].pause.on for host in cluster.hosts.values() if host.core
+    ]
+    assert any(paused) != names_what_it_saw
