@@ -336,6 +336,28 @@ def test_a_leg_whose_node_is_gone_is_served_by_another_replica() -> None:
     assert sizes_of(asked(cluster, stranger, fetch())) == 10
 
 
+def test_a_leg_whose_node_was_started_again_is_asked_for_anew() -> None:
+    """The request was under way to the start before, and its node is not silent."""
+    cluster = Cluster(5)
+    topic, _ = filled(cluster, 3, 1, 1)
+    stranger = next(name for name in cluster.names if name not in topic.replicas[0])
+    lost: list[str] = []
+
+    def drop(sender: str, to: str, message: object) -> bool:
+        if isinstance(message, m.RemoteFetch) and not lost:
+            lost.append(to)
+            return True
+        return False
+
+    cluster.drop = drop
+    key = cluster.submit(stranger, fetch(wait=1.0, hold_time=20.0))
+    cluster.hear_all()
+    cluster.kill(lost)
+    cluster.start(lost)
+    cluster.advance(0.5)
+    assert sizes_of(cluster.replies.get(key)) == 1
+
+
 def test_a_silent_leg_is_given_up_and_the_next_node_asked() -> None:
     cluster = Cluster(5)
     topic, _ = filled(cluster, 3, 1, 1)

@@ -427,10 +427,12 @@ class NodeCore:
         learner, context = self.trust.resync, self.context
         effects = learner.ask(context, peer, now, afresh=True) if learner is not None else []
         effects += context.hold_recovery.ask(self.state, self.replicas, peer, now, afresh=True)
-        for number, pending in context.rounds.items():
-            round_ = pending.rounds[number]
+        for number, pending in list(context.rounds.items()):
+            round_ = pending.rounds.get(number)
             if type(round_) is RegisterRound and round_.awaits(peer):
                 pending.begin_again_soon(context, number, now)
+            elif round_ is not None:
+                effects += pending.on_link(context, number, peer, now)
         return effects + joining.go_on(context, now, afresh=True)
 
     # ------------------------------------------------------- messages of peers

@@ -103,8 +103,7 @@ class Pending:
         raise NotImplementedError
 
     def on_gone(self, context: Context, now: Now) -> list[Effect]:
-        """Handle the end of the client. Sent messages may still take effect. Work in progress continues unless a
-        subclass cancels it."""
+        """Handle the end of the client. Messages may still take effect, and work goes on unless a subclass ends it."""
         return []
 
     @property
@@ -134,7 +133,11 @@ class Pending:
         raise NotImplementedError
 
     def begin_again_soon(self, context: Context, number: int, now: Now) -> None:
-        """Begin again after a pause: a node that does not count in round ``number`` may count by then."""
+        """Begin again after a pause: a node that does not count in the round may count by then."""
+
+    def on_link(self, context: Context, number: int, peer: NodeId, now: Now) -> list[Effect]:
+        """Go on with a round now that there is a link to a peer, ours or the one that it answers over."""
+        return []
 
     def on_left(self, context: Context, partition: PartitionId, now: Now) -> list[Effect]:
         """Note that this node leaves the replica set of a partition."""
@@ -528,8 +531,7 @@ class Context(Placing):
         return effects
 
     def put_group(self, sender: NodeId, message: m.PutGroup, now: Now) -> list[Effect]:
-        """Merge a group's register, to be kept, or as news (round 0). A sender behind the times gets the newer
-        one."""
+        """Merge a group's register, to be kept, or as news (round 0). An older one is answered with the newer one."""
         number, group, partitions, layout = message
         if not number:
             effects = self.take_in_group(group, now)
@@ -573,8 +575,7 @@ class Context(Placing):
         self.peers.positions.check()
         self.hold_times.check()
         self.costly.check()
-        producer_ids = dict.fromkeys(self.state.producer_ids, 0)
-        names = dict.fromkeys(self.state.names, 0)
+        producer_ids, names = (dict.fromkeys(one, 0) for one in (self.state.producer_ids, self.state.names))
         for replica in (*self.replicas.values(), *self.sources.values()):
             replica.check(now)
             topic, batches = replica.partition.topic, replica.batches

@@ -53,6 +53,7 @@ class SubFetch(NamedTuple):
         partitions: partitions that it is about.
         messages, size: its share of the FETCH's limits, in messages and bytes.
         before: nodes that have had no message of these partitions, if the FETCH does not wait.
+        start: start of the node that was asked; None for this node.
     """
 
     node: NodeId
@@ -62,6 +63,7 @@ class SubFetch(NamedTuple):
     messages: int
     size: int
     before: tuple[NodeId, ...] = ()
+    start: Incarnation | None = None
 
 
 class PollCoordinator(FetchCoordinator):
@@ -207,7 +209,14 @@ class SplitCoordinator(GroupReader):
             round_ = self.open_round(context, (target,), now, wait + margin)
             until = now.mono + wait + min(self.request.hold_time, context.config.request_timeout)
             self.sub_fetches[round_.number] = SubFetch(
-                target, now.mono, until, tuple(chosen), share, capacity, before
+                target,
+                now.mono,
+                until,
+                tuple(chosen),
+                share,
+                capacity,
+                before,
+                context.state.links.get(target),
             )
             if any(context.catalogue.group(one.topic, self.register_name) is None for one in chosen):
                 self.unsure[round_.number] = None
@@ -322,7 +331,7 @@ class SplitCoordinator(GroupReader):
         if full:
             return self._answer(context, now)
         if ended is not None and not enough and now.mono < self.park_until:
-            return self._open_sub_fetches(context, *ended[3:], now)
+            return self._open_sub_fetches(context, *ended[3:7], now)
         if enough and not self.gathering:
             self.gathering = True
             context.state.at(now.mono + GATHER_S, ("gathered", self.key))
@@ -344,7 +353,7 @@ class SplitCoordinator(GroupReader):
         if not self.sub_fetches:
             return self._answer_or_wait(context, now)
         again, self.unserved = self.unserved, []
-        return [effect for ended in again for effect in self._open_sub_fetches(context, *ended[3:], now)]
+        return [effect for ended in again for effect in self._open_sub_fetches(context, *ended[3:7], now)]
 
     def on_gathered(self, context: Context, now: Now) -> list[Effect]:
         """Answer: there is enough, and the other sub-fetches have had their chance."""
@@ -361,6 +370,18 @@ class SplitCoordinator(GroupReader):
         self.problem = why
         self.unsure.clear()
         return effects + self._answer(context, now)
+
+    def on_link(self, context: Context, number: int, peer: NodeId, now: Now) -> list[Effect]:
+        """Ask anew if the start that was asked is over, as it answers no more.
+
+        Why: the node is not silent, so the sub-fetch would end much later, and nothing else asks for its partitions.
+        """
+        sub_fetch = self.sub_fetches[number]
+        if sub_fetch.start is None or not context.state.superseded(sub_fetch.node, sub_fetch.start):
+            return []
+        del self.sub_fetches[number]
+        self.close_round(context, number)
+        return self._answer_or_wait(context, now, sub_fetch)
 
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
         sub_fetch = self.sub_fetches[number]
