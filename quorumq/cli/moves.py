@@ -290,6 +290,7 @@ async def carry_out(client: Client, plan: Plan, as_json: bool, node: str = "", *
         if dead and not moves and (moves := kept_by(known, node)):
             why = ""
         for remaining, move in zip(range(len(moves) - 1, -1, -1), moves, strict=True):
+            began = trio.current_time()
             try:
                 if move.to:
                     await client.move_partition(*move)
@@ -307,6 +308,7 @@ async def carry_out(client: Client, plan: Plan, as_json: bool, node: str = "", *
                 print_json({**move._asdict(), "outcome": outcome})
             else:
                 say(f"{move}: {outcome}, {remaining} more in this round", err=True)
+            await trio.sleep(trio.current_time() - began)  # half of the time is for the clients
         if why and why != said and not as_json:
             say(why, err=True)
         said = why

@@ -148,6 +148,23 @@ async def test_two_nodes_are_drained_at_once() -> None:
     assert not {"a", "c"} & {node for members in topic.replicas for node in members}
 
 
+class SlowCalls(Calls):
+    """Calls whose moves take a second each."""
+
+    async def move_partition(self, topic: str, partition: int, source: str, to: str) -> None:
+        await trio.sleep(1.0)
+        await super().move_partition(topic, partition, source, to)
+
+
+async def test_moves_leave_the_nodes_half_of_the_time() -> None:
+    """Moves one after the other made requests of clients several times as slow."""
+    calls = SlowCalls(grown())
+    began = trio.current_time()
+    moved = await carry_out(calls, balanced, as_json=False)  # type: ignore[arg-type]
+    assert moved > 1
+    assert trio.current_time() - began >= 2.0 * moved
+
+
 async def test_a_move_that_cannot_be_made_now_is_made_later(capsys: pytest.CaptureFixture[str]) -> None:
     cluster = grown(("a", "m1"), ("b", "m2"), ("c", "m3"), partitions=4)
     calls = Calls(cluster)
