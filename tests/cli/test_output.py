@@ -58,7 +58,7 @@ def test_fingerprints_and_addresses_are_whole_on_80_columns(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown = io.StringIO()
-    for module in ("common", "status"):
+    for module in ("status", "common"):  # imported before the other is replaced
         monkeypatch.setattr(f"quorumq.cli.{module}.console", lambda: Console(file=shown, width=80))
     (kind,) = shell("deadletters list jobs --group g --json").lines()
     shell("deadletters list jobs --group g")
