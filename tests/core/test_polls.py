@@ -15,14 +15,14 @@ from tests.core.steps import fetch, opened, outcomes, receipts
 def published_without(missing: str, nodes: int = 3, rf: int = 3) -> tuple[Cluster, list[str]]:
     """Return a cluster in which all replicas but ``missing`` have the one message, and its members.
 
-    ``missing`` are places among the members.
+    ``missing`` are indexes among the members.
     """
     cluster = Cluster(nodes)
     topic, producer_id = opened(cluster, rf=rf)
     (members,) = topic.replicas
     cluster.ask("a", m.SetGroup("jobs", "g"))
     cluster.hear_all(1.0)
-    lacking = [members[int(place)] for place in missing]
+    lacking = [members[int(index)] for index in missing]
     cluster.drop = lambda sender, to, message: to in lacking and isinstance(message, m.Store | m.SyncDigests)
     via = next(node for node in members if node not in lacking)
     reply = cluster.ask(via, m.Publish(cluster.batch(topic, producer_id, 0, [b"x"])))
@@ -40,9 +40,9 @@ def kinds_of(cluster: Cluster, node: str, request: m.Fetch) -> list[str]:
 
 @pytest.mark.parametrize(("rf", "missing"), [(3, "0"), (3, "1"), (3, "2"), (5, "04"), (5, "12"), (5, "34")])
 def test_a_replica_that_lacks_a_message_asks_others_before_it_says_nothing(rf: int, missing: str) -> None:
-    for place in missing:
+    for index in missing:
         cluster, members = published_without(missing, 5, rf)
-        got = receipts(cluster.ask(members[int(place)], fetch()))
+        got = receipts(cluster.ask(members[int(index)], fetch()))
         assert len(got) == 1
         assert outcomes(cluster.ask("a", m.AckRequest(got))) == ["acked"]
 
@@ -58,9 +58,7 @@ def test_a_node_without_a_replica_asks_more_than_one_of_them() -> None:
 
 
 @pytest.mark.parametrize(("rf", "looks"), [(1, 0), (3, 1), (5, 2)])
-def test_an_empty_poll_asks_as_many_as_a_majority_leaves_out_and_no_other_fetch_does(
-    rf: int, looks: int
-) -> None:
+def test_an_empty_poll_asks_all_but_a_majority_and_no_other_fetch_asks_any(rf: int, looks: int) -> None:
     cluster = Cluster(5)
     topic, producer_id = opened(cluster, rf=rf)
     first = topic.replicas[0][0]
@@ -103,17 +101,17 @@ def test_replicas_that_do_not_answer_make_an_empty_answer_late_and_no_error() ->
 
 
 def test_a_replica_in_quarantine_has_not_looked() -> None:
-    for place in (1, 2):
+    for index in (1, 2):
         cluster, members = published_without("0")
         cluster.drop = lambda sender, to, message: isinstance(message, m.HoldsReply | m.SyncDigests | m.Store)
-        cluster.crash(members[place], 1.0)
+        cluster.crash(members[index], 1.0)
         for _ in range(2):  # it begins with another one each time
             got = receipts(cluster.ask(members[0], fetch()))
             assert len(got) == 1
             cluster.ask(members[0], m.RejectRequest(got, 0.0))
 
 
-def test_a_client_that_leaves_while_others_are_asked_keeps_nothing() -> None:
+def test_a_client_that_ends_while_others_are_asked_keeps_nothing() -> None:
     cluster, members = published_without("0")
     cluster.delay = 0.01
     key = cluster.submit(members[0], fetch(hold_time=20.0))

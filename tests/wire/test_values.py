@@ -183,7 +183,7 @@ def test_whatever_is_left_out_at_the_end_of_any_type_has_its_default(cls: type, 
         (AckRequest, (((b"", ()),) * (SPANS_PER_REQUEST_MAX + 1),), "at most 10000"),
         (
             Topic,
-            (b"x" * 16, "n", 3, 1, ((),) * 1025, 5, (0, "")),
+            (b"x" * 16, "n", 3, ((),) * 1025, 5, (0, "")),
             "Topic.replicas is an array of 1025",
         ),
         (StatusReply, ((),), "StatusReply.fields is an array of 0: must be a map"),
