@@ -24,7 +24,6 @@ RECORD_ITEMS_MAX: Final = 1 << 22
 SIGNED_BYTES_MAX: Final = 1024
 PACKED_BYTES_MAX: Final = limits.HEADER_BYTES_MAX // 2
 """Packed registers of deleted names in one message."""
-STATUS_DEPTH_MAX: Final = 12
 
 _NODE_FIELDS: Final = frozenset(
     {"node", "sender", "source", "to", "replicas", "before", "sources", "learners", "survivors"}

@@ -23,6 +23,9 @@ import cbor2
 
 from quorumq.core.values.limits import CLIENT_HEADER_ITEMS_MAX
 
+STATUS_DEPTH_MAX: Final = 12
+"""Levels of the facts of a status, whose keys the protocol does not know."""
+
 DEPTH_MAX: Final = 24
 """Containers inside containers, in anything that is read. The deepest message needs half of that."""
 
@@ -244,3 +247,30 @@ def boolean(v: bool) -> bytes:
 def real(x: float) -> bytes:
     """Return a number as a 64-bit float, also if Python happens to hold an int."""
     return F64(0xFB, x)
+
+
+def plain(where: str, value: object, depth: int = 0) -> Any:
+    """Plain CBOR data as dicts and lists, however it was nested; keys are text."""
+    if depth > STATUS_DEPTH_MAX:
+        bad(where, value, f"nested deeper than {STATUS_DEPTH_MAX}")
+    if value is None or type(value) in (bool, float, str, bytes):
+        return value
+    if type(value) is int and -(1 << 63) <= value < 1 << 64:
+        return value
+    if type(value) is tuple:
+        return [plain(where, item, depth + 1) for item in value]
+    if hasattr(value, "items"):
+        result = {}
+        for key, item in value.items():
+            if type(key) is not str:
+                bad(where, key, "keys are text")
+            result[key] = plain(where, item, depth + 1)
+        return result
+    return bad(where, value, "must be plain data")
+
+
+def plain_map(where: str, value: object) -> Any:
+    """Return the `plain` form of a map."""
+    if not hasattr(value, "items"):
+        bad(where, value, "must be a map")
+    return plain(where, value)

@@ -55,7 +55,6 @@ from quorumq.wire.bounds import (
     items_max,
 )
 from quorumq.wire.cbor import bad
-from quorumq.wire.status_maps import plain_map
 
 T = TypeVar("T", bound=tuple[Any, ...])
 
@@ -279,7 +278,7 @@ class _Maker:
             "boolean": cbor.boolean, "real": cbor.real, "bad": bad, "fit": _fit, "new": tuple.__new__,
             "small": cbor.SMALL, "u16": cbor.U16, "u32": cbor.U32, "word": cbor.WORD, "float64": cbor.F64,
             "arrays": cbor.ARRAY, "blobs": cbor.BLOB, "name": cbor.name,
-            "join": b"".join, "encode_map": _encode_map, "check_map": plain_map,
+            "join": b"".join, "encode_map": _encode_map, "check_map": cbor.plain_map,
         }  # fmt: skip
 
     def of(self, cls: type) -> tuple[Encoder, Decoder]:

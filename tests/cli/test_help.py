@@ -127,8 +127,8 @@ def test_a_misspelt_command_is_answered_with_those_there_are() -> None:
         (["topics", "set", "x", "--rf", "3"], "and `quorumq topics alter` have it"),
         (["topics", "alter", "x", "--backoff", "1"], "and `quorumq topics set` have it"),
         (["--node", "127.0.0.1:7401", "status"], "stand behind its name"),
-        (["groups", "rewind", "x", "--to", "latest"], "no GROUP is named"),
-        (["groups", "describe", "x", "g", "h"], "g and h: give one group"),
+        (["groups", "rewind", "x", "--to", "latest"], "Missing argument 'GROUP'"),
+        (["groups", "describe", "x", "g", "h"], "unexpected extra argument (h)"),
     ],
 )
 def test_a_wrong_flag_ends_with_2_and_names_what_was_wrong(arguments: list[str], said: str) -> None:

@@ -7,6 +7,7 @@ request has. It is helpful because the error at the end names the nodes that wer
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -18,7 +19,6 @@ import trio
 from quorumq.client.transport.connection import Connection, Dial, Lost, Orphan, open_connection
 from quorumq.client.transport.log import Log
 from quorumq.core import messages as m
-from quorumq.core.cluster.topics import rendezvous
 from quorumq.core.values.errors import (
     Busy,
     NotFound,
@@ -236,7 +236,7 @@ class Nodes:
 
     def _choose(self, addresses: Sequence[str]) -> str:
         """Return the client's home: each node is that of as many clients, and a new one that of its share of them."""
-        return rendezvous(list(addresses), self._key)[0]
+        return min(addresses, key=lambda one: hashlib.blake2b(one.encode(), key=self._key).digest())
 
     async def _go_home(self) -> None:
         """Ask the home first again, if it can be reached.
