@@ -60,7 +60,9 @@ def test_a_fetch_that_waits_for_more_does_not_deliver_a_message_that_became_a_de
     key = cluster.submit("a", fetch(most=2, least=2, hold_time=60.0, wait=5.9))
     assert outcomes(cluster.ask("b", m.RejectRequest(got, death=DEATH))) == ["outcome-unknown"]
     cluster.advance(3.0)  # b's record reaches the others
-    assert outcomes(cluster.ask("b", m.RejectRequest(got, death=DEATH))) == ["outcome-unknown"], "a grant is later"
+    assert outcomes(cluster.ask("b", m.RejectRequest(got, death=DEATH))) == ["outcome-unknown"], (
+        "a grant is later"
+    )
     assert key not in cluster.replies
     cluster.advance(6.0)
     assert spans(cluster.replies[key]) == []

@@ -65,7 +65,7 @@ def waits_for_other_sub_fetches(
     [
         (1012, Batches, "_is_overdue", pulls_after_the_grace),
         (46, Voter, "_refuse_untrusted", lambda *args: []),
-        (1026, Placing, "wait_to_adopt", lambda *args: []),
+        (1126, Placing, "wait_to_adopt", lambda *args: []),
         (1009, SplitCoordinator, "_answer_or_wait", waits_for_other_sub_fetches),
     ],
 )
