@@ -13,6 +13,8 @@ from typing import Any, Final
 from quorumq.core import messages as m
 from quorumq.core.messages.effects import HelloRefused, LinkDown, LinkUp, Received, Request, Unposted
 from quorumq.core.values.types import Batch, Incarnation, NodeId
+from quorumq.wire.codec import decode_message, encode_message
+from quorumq.wire.frames import FrameReader
 from sim.disks import DamagedBody
 from sim.machine import Machine
 
@@ -25,8 +27,31 @@ WRITES = (m.Store, m.Ack, m.Reject, m.Extend, m.Merge)
 new connection takes over nothing of a broken one (quorumq/node/links.py). A copy would be written when there is room,
 after the client got a definite error (docs/protocol.md, section 6)."""
 
+READ_EVERY = 8
+"""Messages of a machine until one is read from its bytes, in a run without checks after its steps: all would take
+a third more time."""
+
 FOREIGN_MAX = 256
 """Batches of other nodes that a machine keeps for its clients."""
+
+
+WITH_SLICES = (m.RemoteFetchReply, m.ReplicaPeekReply)
+"""Messages whose bytes are those of batches, which a run has elsewhere."""
+
+
+def check_readable(message: m.PeerMessage) -> None:
+    """Read a message from its bytes, as its receiver does.
+
+    Why: a message that no peer can read breaks the connection, which a run takes for one of its faults.
+
+    Raises:
+        PeerError: a value is outside its bounds.
+        TooLarge: so is the frame.
+    """
+    if not isinstance(message, WITH_SLICES):
+        reader = FrameReader()
+        reader.feed(b"".join(encode_message(message)))
+        decode_message(next(iter(reader)))
 
 
 class Links:
@@ -37,6 +62,8 @@ class Links:
     ) -> None:
         self.machine = machine
         self.world = machine.world
+        self.read_every = 1 if machine.world.options.check else READ_EVERY
+        self.sent = 0
         self.name = name
         self.peers = peers
         self.rng = rng
@@ -136,6 +163,9 @@ class Links:
         machine = self.machine
         state = machine.core.state
         machine.sightings.sends(message, machine.life)
+        self.sent += 1
+        if self.sent % self.read_every == 0:
+            check_readable(message)
         envelope = _new_envelope(
             m.Envelope, (self.name, state.incarnation, to, link[0], state.clock.value, message)
         )

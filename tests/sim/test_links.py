@@ -1,0 +1,36 @@
+"""A message that its receiver cannot read is a failure of a run, and not one of its faults."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from quorumq.core.messages import SourceReply
+from quorumq.core.values.types import PartitionId
+from quorumq.wire.codec import PeerError
+from sim import links
+from sim.campaign import run_seed
+
+
+@pytest.mark.parametrize("lacking", [-2, 1 << 62])
+def test_a_message_whose_value_is_outside_its_bounds_is_an_error(lacking: int) -> None:
+    reply = SourceReply(1, PartitionId(b"x" * 16, 0), 1, lacking)
+    links.check_readable(reply._replace(lacking=-1))
+    with pytest.raises(PeerError, match="lacking"):
+        links.check_readable(reply)
+
+
+def test_a_run_reads_messages_of_most_kinds_and_fails_by_one_that_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read, kinds = links.check_readable, set()
+
+    def noted(message: Any) -> None:
+        kinds.add(type(message))
+        read(message._replace(lacking=-2) if isinstance(message, SourceReply) else message)
+
+    monkeypatch.setattr(links, "check_readable", noted)
+    (violation,) = run_seed(1, "moves").violations
+    assert "SourceReply.lacking is -2" in violation
+    assert len(kinds) > 15
