@@ -173,8 +173,19 @@ async def consume(where: Where, **options: Any) -> None:
                     count += len(messages)
                     for _ in messages:
                         advance()
-    if not count and not plan.as_json:
-        say(f"nothing came from {', '.join(plan.topics)} for {plan.group}", err=True)
+        if not count and not plan.as_json:
+            why = await _why_nothing(client, plan)
+            say(f"nothing came from {', '.join(plan.topics)} for {plan.group}{why}", err=True)
+
+
+async def _why_nothing(client: Client, plan: Plan) -> str:
+    """Return the reason for which nothing can come, if it is that the group is paused; else ""."""
+    with suppress(QuorumqError):  # a pattern has no group
+        for topic in plan.topics:
+            for group in (await client.metadata(topic)).groups:
+                if group.name == plan.group and group.paused:
+                    return f", which is paused until `quorumq groups resume {topic} {plan.group}`"
+    return ""
 
 
 async def _fetch(client: Client, plan: Plan, topic: str = "", **more: Any) -> list[Message]:

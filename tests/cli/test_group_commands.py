@@ -207,7 +207,7 @@ def test_a_group_is_paused_and_resumed(shell: Shell) -> None:
     shell("publish halted one")
     shell("groups create halted g")
     assert "g of halted: paused" in shell("groups pause halted g").out
-    assert shell("consume halted --group g --wait 0.2").out == ""
+    assert "paused until `quorumq groups resume halted g`" in shell("consume halted --group g --wait 0.2").err
     assert "groups resume halted g" in shell("groups describe halted g").out
     assert "is paused" in shell("status").out
     (listed,) = shell("groups list halted --json").lines()
