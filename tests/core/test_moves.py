@@ -20,7 +20,7 @@ from quorumq.core.values.errors import Code
 from quorumq.core.values.types import Now, Owner, PartitionId, ProducerId, Span, Stamp, Topic
 from tests.core.cluster import Cluster
 from tests.core.coded import Coded
-from tests.core.network import SlowDisk, begins_comparison, wipe
+from tests.core.network import SlowDisk, begins_comparison, hand_over, wipe
 from tests.core.steps import check_failed
 
 ME = ProducerId("x", 1, 1, 1)
@@ -115,6 +115,22 @@ def test_a_new_slot_asks_for_what_was_published_while_it_could_not_vote(through:
     cluster.advance(0.1)
     disk.sync()
     assert len(fetch(cluster, new)) == 1
+
+
+def test_a_slot_that_hears_late_of_a_layout_asks_for_what_it_refused() -> None:
+    """The publish was over before the slot's refusal came, so nobody sent it the message again."""
+    cluster, topic, members, others = made()
+    late = members[2]
+    cluster.drop = lambda sender, to, message: to == late and isinstance(message, m.PutTopic)
+    moved = move(cluster, members[1], members[0], others[0])
+    assert isinstance(moved, m.TopicReply), moved
+    assert isinstance(publish(cluster, members[1], topic, 0), m.PublishReply)
+    cluster.hear_all()
+    present = cluster.nodes[late].replicas[PartitionId(topic.id, 0)].batches.present
+    assert not present.runs
+    hand_over(cluster, members[1], late, m.PutTopic(0, moved.topic))
+    cluster.advance(0.1)
+    assert sum(span.size for span in present.items()) == 3
 
 
 def test_a_slot_that_comes_back_without_its_payload_asks_for_it_as_soon_as_it_votes() -> None:

@@ -58,6 +58,7 @@ class Batches:
         partners: the nodes whose contents are compared, this one included: the set, and those that copy its payload.
         order: their keys, oldest first.
         with_ttl: number of batches that have a time to live of their own.
+        refused: True if STOREs of a later layout than the adopted one were refused.
         pulling_all_until: time until which all that a peer has is pulled at once: STOREs were refused here before.
         ages_moved: True if a batch turned out to be older than its position in `order` implies.
         index: batch and position of each present message.
@@ -99,6 +100,7 @@ class Batches:
         "present",
         "pulling_all_until",
         "reclaimed",
+        "refused",
         "requested",
         "sessions",
         "stored",
@@ -118,6 +120,7 @@ class Batches:
         self.stored = StoredBatches(partition)
         self.order = Rows("qQ", 2)
         self.with_ttl = 0
+        self.refused = False
         self.pulling_all_until = 0.0
         self.ages_moved = False
         self.index = MessageIndex()
@@ -488,6 +491,7 @@ class Batches:
 
     def pull_all(self, now: Now) -> None:
         """Pull at once what peers have: STOREs were refused here until now, and a client may wait here alone."""
+        self.refused = False
         self.pulling_all_until = now.mono + self.node.config.sync_grace
 
     def _is_overdue(self, entry: Missing, now: Now) -> bool:

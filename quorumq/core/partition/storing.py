@@ -64,6 +64,7 @@ class Storing(ClosingComponent):
         """Return the parts of a batch to store, with their shift in the batch; or the error, and its detail."""
         header = part.batch.header
         if part.epoch != self.batches.epoch:
+            self.batches.refused = self.batches.refused or part.epoch > self.batches.epoch
             detail = f"the replica set of {header.partition} has epoch {self.batches.epoch}, not {part.epoch}"
             return [], Code.WRONG_EPOCH, detail
         error = detail = ""

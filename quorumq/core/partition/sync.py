@@ -6,7 +6,7 @@ Nothing is merged here: the replica merges what it receives, as it merges the co
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from quorumq.core import messages as m
@@ -160,6 +160,12 @@ class Sync(PartitionComponent):
         """Drop all comparisons with peers: they are of another layout."""
         self.pulling_until = 0.0
         self.owed, self.digests, self.waiting = {}, {}, {}
+
+    def compare_soon(self, peers: Iterable[NodeId], now: Now) -> None:
+        """Compare with peers in the next step, and pull at once what they have: STOREs were refused here until now."""
+        self.batches.pull_all(now)
+        self.owed.update((peer, False) for peer in peers if peer in self.node.links)
+        self.node.compare_later(self.batches.partition)
 
     def is_left(self) -> bool:
         """Return True if something waits for a step with more time."""

@@ -133,7 +133,6 @@ def begin_to_vote(context: Context, joined: Joined, now: Now) -> list[Effect]:
     former = leavers if len(leavers) == 1 else () if leavers else before
     until = now.mono + limits.QUARANTINE_SHARE * context.config.hold_time_max
     replica.begin_to_vote(joined.min_ballot, former, until)
-    replica.batches.pull_all(now)
     context.answers.discard(replica.partition)
     context.hold_recovery.want(replica, now)
     effects = [
@@ -143,7 +142,10 @@ def begin_to_vote(context: Context, joined: Joined, now: Now) -> list[Effect]:
     ]
     # The payload is needed at once, because a client may wait here alone. A comparison finds what was published since
     # the answers, whose STOREs were refused here.
-    keepers = [peer for peer in replica.tellers if peer in context.state.links]
-    replica.sync.owed.update(dict.fromkeys(keepers, False))
-    context.state.compare_later(replica.partition)
-    return effects + [effect for peer in keepers for effect in replica.sync.ask_absent(peer, now)]
+    replica.sync.compare_soon(replica.tellers, now)
+    return effects + [
+        effect
+        for peer in replica.tellers
+        if peer in context.state.links
+        for effect in replica.sync.ask_absent(peer, now)
+    ]

@@ -180,11 +180,15 @@ class Placing:
             if replica is None:
                 continue
             epoch, trusted_since = replica.epoch, replica.since if replica.is_trusted else 0
-            replica.sync.discard_comparisons()  # with nodes of the set before
+            partners = replica.batches.partners
             replica.use_set(topic)
+            if (replica.epoch, replica.batches.partners) != (epoch, partners):
+                replica.sync.discard_comparisons()  # with nodes of the set before
             if replica.epoch != epoch:
                 self.answers.discard(partition)
                 self.hold_recovery.want(replica, now)
+                if replica.batches.refused and replica.is_trusted:
+                    replica.sync.compare_soon(members, now)
             if self.state.me in members or replica.learns:
                 self.replicas[partition] = replica
                 self.sources.pop(partition, None)
