@@ -390,6 +390,22 @@ def test_a_replica_that_moves_in_its_quarantine_keeps_the_releases_that_it_heard
         assert list(recovery.releases) == [released]
 
 
+def test_sources_of_a_topic_are_released_together() -> None:
+    """A node with 300 partitions would else keep the last one for 300 intervals, and each layout names all."""
+    cluster, leaving = Cluster(4), "a"
+    topic = cluster.topic(partitions=8)
+    moves = [number for number, members in enumerate(topic.replicas) if leaving in members]
+    for number in moves:
+        to = next(name for name in cluster.names if name not in topic.replicas[number])
+        moved = cluster.ask("b", m.MovePartition("jobs", number, leaving, to), 0.5)
+        assert isinstance(moved, m.TopicReply), moved
+    sources = cluster.nodes[leaving].context.sources
+    assert len(sources) == len(moves) > 4
+    cluster.advance(3 * cluster.nodes["b"].context.config.sync_interval)
+    assert not sources
+    assert cluster.nodes["b"].topics[topic.id].layout_number <= 1 + len(moves) + 2
+
+
 def test_a_source_that_was_wiped_is_released_at_once() -> None:
     cluster, topic, members, others = made()
     publish(cluster, "a", topic, 0)

@@ -14,9 +14,9 @@ from quorumq.core.node.status import moves
 from quorumq.core.partition.backlog import part_of
 from quorumq.core.partition.release import Release
 from quorumq.core.partition.replica import Replica
-from quorumq.core.requests import raising, sources
+from quorumq.core.requests import layout_steps, sources
 from quorumq.core.requests.context import Context
-from quorumq.core.requests.raising import StepCoordinator
+from quorumq.core.requests.layout_steps import StepCoordinator
 from quorumq.core.values.types import Layout, Now, PartitionId, Placement, ReplicaSlot, Span, Stamp, Topic
 from tests.core.cluster import Cluster
 from tests.core.conftest import Without
@@ -215,7 +215,7 @@ def copied(context: Context, replica: Replica) -> bool:
 
 def test_no_slot_is_added_before_each_learner_has_the_payload(rule: bool, without: Without) -> None:
     """No payload comes to the learners, and the disk of the only slot is lost."""
-    without(raising, "is_copied", copied)
+    without(layout_steps, "is_copied", copied)
     without(voter, "is_copied", copied)
     cluster, topic, (old,), others = made()
     cluster.drop = lambda sender, to, message: isinstance(message, m.Store) and not message.round
@@ -229,7 +229,7 @@ def test_no_slot_is_added_before_each_learner_has_the_payload(rule: bool, withou
 
 
 def test_no_slot_is_added_while_a_learner_is_down(rule: bool, without: Without) -> None:
-    without(raising, "is_copied", copied)
+    without(layout_steps, "is_copied", copied)
     without(voter, "is_copied", copied)
     cluster, topic, (old,), _ = made()
     publish(cluster, old, topic, 0)

@@ -13,11 +13,10 @@ from quorumq.core.requests import sources
 from quorumq.core.requests.burial import bury
 from quorumq.core.requests.closing import PRODUCER_IDS_PER_ROUND, CloseCoordinator
 from quorumq.core.requests.context import Context
+from quorumq.core.requests.layout_steps import change_layouts, take_steps
 from quorumq.core.requests.membership import finish_undecided
-from quorumq.core.requests.moving import change_layouts
 from quorumq.core.requests.packing import pack_deleted
 from quorumq.core.requests.placing import drop_batches
-from quorumq.core.requests.raising import take_steps
 from quorumq.core.values.limits import DELETED_PAGES_TOLD
 from quorumq.core.values.types import Group, Incarnation, NodeId, Now, PartitionId, Topic
 

@@ -15,8 +15,7 @@ from quorumq.core.messages.effects import Effect
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.promising import overtaken
 from quorumq.core.requests.proposing import PROPOSALS_MAX, Proposer
-from quorumq.core.requests.registers import BuryCoordinator, TopicCoordinator, complete_deletion
-from quorumq.core.requests.sources import needless
+from quorumq.core.requests.registers import TopicCoordinator
 from quorumq.core.values.errors import Code
 from quorumq.core.values.types import (
     Incarnation,
@@ -321,31 +320,6 @@ def check_giving_up(request: m.MovePartition, topic: Topic, there: tuple[NodeId,
     return ""
 
 
-class UpkeepCoordinator(LayoutCoordinator):
-    """A layout that was chosen is announced and adopted, because no request goes on with it. No client waits for it."""
-
-    __slots__ = ()
-
-    def is_done(self, topic: Topic) -> bool:
-        return True
-
-
-class ReleaseCoordinator(UpkeepCoordinator):
-    """RELEASE-SOURCE: a node that left keeps payload no longer."""
-
-    __slots__ = ("me",)
-
-    def __init__(self, key: int, topic: Topic, partition: int, me: NodeId) -> None:
-        super().__init__(key, topic, partition)
-        self.me = me
-
-    def is_done(self, topic: Topic) -> bool:
-        return not is_source(topic, self.partition, self.me)
-
-    def change(self, topic: Topic) -> Placement | str:
-        return without_source(topic, self.partition, self.me)
-
-
 def is_source(topic: Topic, partition: int, node: NodeId) -> bool:
     """Return True if a node left a partition, and keeps its payload."""
     placement = topic.placement(partition)
@@ -358,26 +332,3 @@ def without_source(topic: Topic, partition: int, node: NodeId) -> Placement:
     assert placement is not None
     sources = tuple(each for each in placement.sources if each != node)
     return placement._replace(sources=sources, before=placement.before if sources else ())
-
-
-def change_layouts(context: Context, now: Now) -> list[Effect]:
-    """Go on with a layout that was chosen and not adopted, or have this node released as a source of a partition.
-
-    One change at a time; and in each round one of the nodes, on average, goes on with a layout that no request may own.
-    """
-    catalogue, requests = context.catalogue, context.requests
-    upkeep = (UpkeepCoordinator, BuryCoordinator)
-    if not context.state.trusted or any(isinstance(each, upkeep) for each in requests.values()):
-        return []
-    waiting = [topic for topic in catalogue.live() if topic.next_layout is not None]
-    partitions = [each for each in needless(context) if catalogue.topics[each.topic] not in waiting]
-    request: UpkeepCoordinator
-    if waiting and context.rng.random() * len(context.catalogue.cluster.present) < 1:
-        request = UpkeepCoordinator(context.next_key(), waiting[0], 0)
-    elif partitions:
-        partition = partitions[int(context.rng.random() * len(partitions))]
-        topic = catalogue.topics[partition.topic]
-        request = ReleaseCoordinator(context.next_key(), topic, partition.number, context.state.me)
-    else:
-        return complete_deletion(context, now)
-    return context.begin(request, now)
