@@ -160,12 +160,12 @@ class SlowCalls(Calls):
         await super().move_partition(topic, partition, source, to)
 
 
-async def test_moves_leave_the_nodes_half_of_the_time() -> None:
+async def test_moves_leave_the_nodes_most_of_the_time() -> None:
     """Moves one after the other made requests of clients several times as slow."""
     calls = SlowCalls(grown())
     await carry_out(calls, balanced, as_json=False)  # type: ignore[arg-type]
     assert len(calls.times) > 1
-    assert all(later - earlier >= 2.0 for earlier, later in pairwise(calls.times))
+    assert all(later - earlier >= 4.0 for earlier, later in pairwise(calls.times))
 
 
 async def test_a_move_that_cannot_be_made_now_is_made_later(capsys: pytest.CaptureFixture[str]) -> None:
