@@ -58,6 +58,25 @@ def test_legs_bring_no_more_bytes_than_were_asked_for_and_the_rest_goes_back(cap
     assert sizes_of(asked(cluster, "c", fetch(most=1000))) == 79 - sizes_of(reply)
 
 
+def test_a_fetch_asks_no_more_nodes_than_it_needs() -> None:
+    """Each gets a share of the limits, so more nodes bring fewer messages each."""
+    cluster = Cluster(9)
+    topic, _ = opened(cluster, rf=3, partitions=12)
+    asked: list[tuple[str, tuple[PartitionId, ...]]] = []
+
+    def drop(sender: str, to: str, message: object) -> bool:
+        if isinstance(message, m.RemoteFetch):
+            asked.append((to, message.partitions))
+        return False
+
+    cluster.drop = drop
+    cluster.submit("a", fetch(most=20, wait=5.0))
+    assert len(asked) > 1
+    for at, (_, partitions) in enumerate(asked):
+        earlier = {node for node, _ in asked[:at]}
+        assert not earlier & {*topic.replicas[partitions[0].number]}, "it could have gone along"
+
+
 @pytest.mark.parametrize("number", range(8))
 def test_a_fetch_of_one_message_asks_every_node(number: int) -> None:
     """Its limit leaves nothing to divide, and one partition alone has a message."""

@@ -9,6 +9,7 @@ and what cannot be used is given back.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any, NamedTuple
 
 from quorumq.core import messages as m
@@ -180,7 +181,7 @@ class SplitCoordinator(GroupReader):
         refused: list[PartitionId] = []  # by each node
         wanted = dict.fromkeys(self.partitions)  # without topics that were deleted meanwhile
         for at, partition in enumerate(one for one in partitions if one in wanted):
-            target = self._target(context, partition, at, before, now)
+            target = self._target(context, partition, at, before, shares, now)
             (refused if target is None else shares.setdefault(target, [])).append(partition)
         if not shares and not self.sub_fetches:
             if self.problem is None and not before:
@@ -228,18 +229,29 @@ class SplitCoordinator(GroupReader):
         return effects
 
     def _target(
-        self, context: Context, partition: PartitionId, at: int, before: tuple[NodeId, ...], now: Now
+        self,
+        context: Context,
+        partition: PartitionId,
+        at: int,
+        before: tuple[NodeId, ...],
+        asked: Container[NodeId],
+        now: Now,
     ) -> NodeId | None:
-        """Return the node to ask: this one if it can, else a linked replica that has not failed this request."""
+        """Return the node to ask: this one if it can, else a linked replica that has not failed this request.
+
+        One that is ``asked`` for other partitions comes first: the limits are divided among as few nodes as may be.
+        """
         members = [node for node in context.catalogue.members_of(partition) if node not in before]
         me = context.state.me
         if context.may_coordinate(partition, now) and me not in self.failed and me not in before:
             return me
         turn = (context.fetches + at) % max(1, len(members))
-        for member in members[turn:] + members[:turn]:
-            if member in context.state.answering and member not in self.failed:
-                return member
-        return None
+        able = [
+            member
+            for member in members[turn:] + members[:turn]
+            if member in context.state.answering and member not in self.failed
+        ]
+        return next((member for member in able if member in asked), able[0] if able else None)
 
     def on_reply(
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: m.PeerMessage, now: Now
