@@ -118,7 +118,7 @@ def test_a_new_slot_asks_for_what_was_published_while_it_could_not_vote(through:
 
 
 def test_a_slot_that_hears_late_of_a_layout_asks_for_what_it_refused() -> None:
-    """The publish was over before the slot's refusal came, so nobody sent it the message again."""
+    """The publish was over before the slot's refusal came, so its coordinator did not send the message again."""
     cluster, topic, members, others = made()
     late = members[2]
     cluster.drop = lambda sender, to, message: to == late and isinstance(message, m.PutTopic)
