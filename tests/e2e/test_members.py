@@ -67,7 +67,14 @@ def test_a_fourth_node_is_added_and_a_partition_moves_to_it(own: LocalCluster, t
     ]
     dry, add, listed, move, balance_dry, balance, drain_dry, drain, remove, replace_dry, _ = asked
     held.release()
-    process = logged(command, log, tmp_path / "d")
+    joiners = [logged(command, log, tmp_path / "d")]
+
+    def crash() -> None:
+        """Kill the node that joins, wherever it is on the way, and start it again."""
+        joiners[-1].kill()
+        joiners[-1].wait()
+        joiners.append(logged(command, log, tmp_path / "d"))
+
     try:
 
         async def waits() -> None:
@@ -77,9 +84,13 @@ def test_a_fourth_node_is_added_and_a_partition_moves_to_it(own: LocalCluster, t
 
         trio.run(waits)
         assert f"quorumq nodes add d --address {address}" in log.read_text()
+        crash()
         for line in (dry, add, add):
             answer = run(own, *line)
             assert answer.exit_code == 0, answer.stderr
+        for seconds in (0.0, 0.3, 0.6, 1.0):
+            trio.run(trio.sleep, seconds)
+            crash()
 
         async def members() -> list[dict[str, object]]:
             answer = await trio.to_thread.run_sync(lambda: run(own, *listed, "--json"))
@@ -160,8 +171,8 @@ def test_a_fourth_node_is_added_and_a_partition_moves_to_it(own: LocalCluster, t
             shown.stdout.split()
         )
         assert "check the network" not in shown.stdout
-        end([process], 10.0)
+        end(joiners, 10.0)
         exported = run(own, "export", "--data", str(tmp_path / "d" / "data"))
         assert exported.exit_code == 0, exported.stderr
     finally:
-        end([process], 10.0)
+        end(joiners, 10.0)
