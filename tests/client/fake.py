@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from itertools import count as numbers
 from typing import Any
 
 import trio
@@ -149,9 +150,14 @@ async def serving(*topics: str, **more: Any) -> AsyncIterator[tuple[FakeCluster,
 
 
 def ask_first(client: Client, node: str) -> None:
-    """Have a client ask this node first, for as long as it answers; nothing happens if it does not know it."""
-    if f"{node}:1" in client.nodes.addresses:
-        client.nodes._first = f"{node}:1"
+    """Make this node the client's home, and asked first; nothing happens if the client does not know it."""
+    nodes, address = client.nodes, f"{node}:1"
+    if address in nodes.addresses:
+        for number in numbers():
+            nodes._key = number.to_bytes(2, "big")
+            if nodes._choose(nodes.addresses) == address:
+                break
+        nodes._home = nodes._first = address
 
 
 def failing(code: str, *, times: int, of: type) -> Callable[[str, object], ClientReply | None]:

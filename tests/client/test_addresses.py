@@ -12,8 +12,9 @@ import trio
 from quorumq.client import Client
 from quorumq.client.base.context import PRODUCED_S
 from quorumq.client.transport.nodes import DOUBT_S, REFRESH_S
-from quorumq.core.messages import ChangeMembers, ClientReply, Metadata, MetadataReply, NodeInfo
+from quorumq.core.messages import ChangeMembers, ClientReply, Fetch, Metadata, MetadataReply, NodeInfo
 from quorumq.core.values.errors import NotFound
+from quorumq.core.values.limits import LONG_POLL_MAX_S
 from quorumq.testing.network import running
 from tests.client.fake import FakeCluster, connected, fake_cluster
 from tests.core.growing import GrowingCluster
@@ -155,6 +156,35 @@ async def test_clients_spread_over_all_nodes_again_after_each_was_restarted() ->
             cluster.revive(name)
             await trio.sleep(REFRESH_S + 2 * DOUBT_S)
         assert asked_first(clients) == before
+
+
+async def test_consumers_fetch_from_all_nodes_again_after_each_was_restarted() -> None:
+    """A consumer stayed at the node that it had gone to, so the one that was restarted last had none."""
+    async with fake_cluster() as cluster, AsyncExitStack() as stack:
+        consumers = []
+        for _ in range(30):
+            client = await stack.enter_async_context(cluster.connect())
+            await client.create_topic("jobs")
+            consumers.append(await stack.enter_async_context(client.consumer("jobs", "g")))
+
+        async def served() -> Counter[str]:
+            cluster.asked.clear()
+            await trio.sleep(3 * LONG_POLL_MAX_S)
+            return Counter(node for node, request in cluster.asked if isinstance(request, Fetch))
+
+        async with trio.open_nursery() as nursery:
+            for consumer in consumers:
+                nursery.start_soon(consumer.__anext__)
+            before = await served()
+            for name in "abc":
+                cluster.kill(name)
+                await trio.sleep(1.0)
+                cluster.revive(name)
+                await trio.sleep(2 * DOUBT_S)
+            await served()
+            after = await served()
+            nursery.cancel_scope.cancel()
+        assert all(after[node] > 0.8 * before[node] > 0 for node in "abc")
 
 
 async def test_nodes_that_are_added_get_their_share_of_the_clients_that_are_there() -> None:

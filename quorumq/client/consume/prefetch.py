@@ -82,7 +82,7 @@ class Fetcher:
     """The partitions that share one replica set, and how much of them is in the buffer."""
 
     where: ReplicaSet
-    first: str = ""  # address of the node that answered last
+    first: str = ""  # address of the node to ask first: its home, or the one that answered last
     over: bool = False  # its topic is gone, or no partition has these nodes any more
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)  # scope of its FETCHes
     buffered: int = 0  # messages in the buffer
@@ -191,6 +191,13 @@ class Prefetch:
             # Errors are reported by the fetchers themselves.
             for topic in await self.context.present(list(names), self.reader.timeout):
                 self._follow(topic.name, replica_sets(topic), nursery)
+            await self._go_home()
+
+    async def _go_home(self) -> None:
+        """Have each fetcher ask its home, if that can be reached: the node that was started last would have none."""
+        for fetcher in [one for one in self._fetchers if one.first and not self.reader.only]:
+            home = await self.context.nodes.home_among(fetcher.where.nodes, self.reader.pool)
+            fetcher.first = home or fetcher.first
 
     def _follow(self, name: str, sets: Sequence[ReplicaSet], nursery: trio.Nursery) -> None:
         """Fetch from the present replica sets of a topic. Those that it had before may be of nodes that have left.
@@ -290,6 +297,7 @@ class Prefetch:
             return
         idle = self.is_idle()
         hinted = idle and self._hinted is fetcher
+        first = fetcher.first
         try:
             fetched, connection = await fetch_from(
                 self.context,
@@ -298,7 +306,7 @@ class Prefetch:
                 max_messages=capacity,
                 max_bytes=capacity_bytes,
                 max_wait=0.0 if hinted and len(self._fetchers) > 1 else LONG_POLL_MAX_S,
-                first=fetcher.first,
+                first=first,
                 idle=idle,
                 had_lot=self._had_lot,
             )
@@ -316,7 +324,8 @@ class Prefetch:
                 self._hinted = None
             await trio.sleep(LOOK_S)
             return
-        fetcher.first = connection.address
+        if fetcher.first == first:  # else it goes home next
+            fetcher.first = connection.address
         self.error = self._refused_at = None
         self._fresh_until = 0.0
         now = self.context.clock()

@@ -243,10 +243,21 @@ class Nodes:
 
         Why: after a restart of each node, one by one, one of them would have all clients, and new ones would have none.
         """
-        if self._first != (home := self._home) and not self._is_uncertain(home):
+        if self._first != (home := self._home) and await self._reaches(home):
+            self._first = home
+
+    async def home_among(self, nodes: Iterable[str], pool: str = "") -> str:
+        """Return the address of the client's home among some nodes, if it can be reached over a pool; else ""."""
+        addresses = self.addresses_of(nodes)
+        home = self._choose(addresses) if addresses else ""
+        return home if home and await self._reaches(home, pool) else ""
+
+    async def _reaches(self, address: str, pool: str = "") -> bool:
+        if not self._is_uncertain(address):
             with suppress(Lost, QuorumqError):
-                await self.connection(home, timeout=self.connect_timeout)
-                self._first = home
+                await self.connection(address, timeout=self.connect_timeout, pool=pool)
+                return True
+        return False
 
     async def keep_learning(self) -> None:
         """Ask for the nodes of the cluster once a minute, and soon after one could not be asked. Runs until cancelled.
