@@ -137,7 +137,7 @@ def test_calls_that_a_page_names_are_there(name: str) -> None:
 
 
 PROGRAMS: dict[str, click.Group] = {"quorumq": main, "python -m sim": sim_main}
-OTHERS = ("rivals.md", "0017-one-message-costs-calls.md", "wire-format.md")
+OTHERS = ("rivals.md", "wire-format.md")
 """Pages that name commands of an earlier commit, or keys of a digest that look like a command."""
 
 
