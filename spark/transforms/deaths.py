@@ -92,10 +92,8 @@ CUBE: Final = f"""
     of STRING, topic STRING, `group` STRING, failure STRING, topic_id STRING, reason STRING, error_class STRING,
     consumer_version STRING, host STRING, consumer STRING, node STRING, from_at TIMESTAMP, {MEASURES}"""
 SETS: Final[Mapping[str, tuple[str, ...]]] = {
-    "cause": (*KIND, "topic_id", "reason", "error_class"),
-    "place": (*KIND, "consumer_version", "host", "consumer", "node"),
+    "cause": (*KIND, "topic_id", "reason", "error_class", "consumer_version", "host", "consumer", "node"),
     "time": (*KIND, "consumer_version", "from_at"),
-    "group": GROUP,
 }
 """Columns of a cell of the cube, by the value of its column ``of``."""
 
@@ -334,7 +332,7 @@ def ages(cube: DataFrame, sketches: DataFrame, now: datetime) -> DataFrame:
     node's: counted as ``skewed``, in no quantile.
     """
     of_group = sketches.where(F.col("failure").isNull()).select(*GROUP, "age", "to_death")
-    made = totals(cells(cube, "group"), *GROUP).join(of_group, [*GROUP])
+    made = totals(cells(cube, "cause"), *GROUP).join(of_group, [*GROUP])
     more: dict[str, str | Column] = {
         f"{name}_p{of}": f"{name}[{at}]" for name in ("age", "to_death") for at, of in enumerate((50, 99))
     }
@@ -347,9 +345,8 @@ def locations(cube: DataFrame, now: datetime) -> DataFrame:
 
     Rows of kind `version-of-failure` say which versions each kind of failure was seen with; ``failure`` is that kind.
     """
-    kinds = {"version": "consumer_version", "host": "host", "consumer": "consumer", "node": "node"}
-    each = cells(cube, "place").withColumn("place", F.explode(_named(kinds)))
-    each = each.groupBy(*KIND, "place.kind", "place.name").agg(*counted())
+    names = "stack(4, 'version', consumer_version, 'host', host, 'consumer', consumer, 'node', node) AS (kind, name)"
+    each = cells(cube, "cause").selectExpr("*", names).groupBy(*KIND, "kind", "name").agg(*counted())
     most, name = F.col("deaths").desc(), (*GROUP, "kind", "name")
     top = ranked(each, name, most, "failure")
     top = top.select(*name, "failure", F.col("deaths").alias("failure_deaths"))
@@ -428,7 +425,7 @@ def poison(again: DataFrame, cube: DataFrame, now: datetime) -> DataFrame:
         "kind = 'key' AND messages >= {poison_key} OR kind = 'payload' AND messages >= {poison_payload} "
         "OR kind = 'message' AND redrives >= {poison_redrives}"
     ).format(**DEFAULTS._asdict())
-    total = cells(cube, "group").groupBy(*GROUP).agg(F.sum("deaths").alias("all"))
+    total = cells(cube, "cause").groupBy(*GROUP).agg(F.sum("deaths").alias("all"))
     made = (
         by_message.groupBy(*name)
         .agg(F.count("*").alias("messages"), F.min("id").alias("sample_id"), *numbers)
