@@ -365,18 +365,28 @@ def locations(cube: DataFrame, now: datetime) -> DataFrame:
     return shaped(both, LOCATIONS, now)
 
 
+NAMES: Final = {"key": "key_digest", "payload": "digest", "message": "if(n > 0, id, NULL)"}
+"""Names of what may be poison, in SQL, by kind: a message counts as one in a loop only if it was redriven."""
+
+HASHES: Final = {
+    kind: f"if({name} IS NULL, NULL, xxhash64(topic, `group`, '{kind}', {name}))"
+    for kind, name in NAMES.items()
+}
+"""A name's hash in its group."""
+
+
 def repeated(deaths: DataFrame) -> DataFrame:
     """Return hashes of the keys and payloads that enough deaths of a group have, and of messages that were redriven.
 
     DEATHS in, REPEATED out. They may be poison. Nearly every key and payload dies once. Counting numbers first leaves
     these out.
     """
-    hashes = _named_deaths(deaths.select(*GROUP, "id", "n", "key_digest", "digest"))
-    enough = F.lit(min(DEFAULTS.poison_key, DEFAULTS.poison_payload))
-    made = hashes.groupBy("hash").agg(
-        F.count("*").alias("count"), F.max(F.col("what.kind") == "message").alias("again")
-    )
-    return shaped(made.where((F.col("count") >= enough) | F.col("again")), REPEATED)
+    enough = min(DEFAULTS.poison_key, DEFAULTS.poison_payload)
+    each = [*HASHES.values(), *[HASHES["message"]] * (enough - 1)]  # one redrive is enough
+    hashes = deaths.select(F.explode(F.array(*map(F.expr, each))).alias("hash")).where("hash IS NOT NULL")
+    # Nearly all differ: sums before the shuffle would cost more than they save.
+    counts = hashes.repartition("hash").groupBy("hash").agg(F.count("*").alias("count"))
+    return shaped(counts.where(F.col("count") >= enough), REPEATED)
 
 
 def again(deaths: DataFrame, repeated: DataFrame) -> DataFrame:
@@ -384,9 +394,10 @@ def again(deaths: DataFrame, repeated: DataFrame) -> DataFrame:
 
     ``kind`` is `key`, `payload` or `message`. ``name`` is the SHA-256 of key or payload, or the message's id.
     """
-    rows = deaths.select(*KIND, "id", "key_digest", "digest", "n", "died_at", "resolution")
-    each = _named_deaths(rows).join(repeated, "hash", "left_semi")
-    made = each.groupBy(*KIND, "what.kind", "what.name", "id").agg(
+    rows = ", ".join(f"'{kind}', {name}, {HASHES[kind]}" for kind, name in NAMES.items())
+    each = deaths.selectExpr("*", f"stack({len(NAMES)}, {rows}) AS (kind, name, hash)")
+    each = each.join(repeated, "hash", "left_semi")
+    made = each.groupBy(*KIND, "kind", "name", "id").agg(
         F.count("*").alias("deaths"),
         F.count_if(F.col("resolution") == "dead").alias("dead"),
         F.min("died_at").alias("first_died_at"),
@@ -394,21 +405,6 @@ def again(deaths: DataFrame, repeated: DataFrame) -> DataFrame:
         F.max("n").alias("redrives"),
     )
     return shaped(made, AGAIN)
-
-
-def _named_deaths(rows: DataFrame) -> DataFrame:
-    """Return rows by key, payload and, if it was redriven, message, as ``what`` and as ``hash``."""
-    # A message counts as one in a loop only if it was redriven.
-    rows = rows.withColumn("redriven", F.when(F.col("n") > 0, F.col("id")))
-    names = {"key": "key_digest", "payload": "digest", "message": "redriven"}
-    rows = rows.withColumn("what", F.explode(_named(names))).where(F.col("what.name").isNotNull())
-    return rows.withColumn("hash", F.xxhash64(*GROUP, "what.kind", "what.name"))
-
-
-def _named(columns: Mapping[str, str]) -> Column:
-    """Return the name in the column of each kind: an array of kind and name."""
-    each = (F.struct(F.lit(kind).alias("kind"), F.col(name).alias("name")) for kind, name in columns.items())
-    return F.array(*each)
 
 
 def poison(again: DataFrame, cube: DataFrame, now: datetime) -> DataFrame:
