@@ -108,22 +108,17 @@ AGAIN: Final = """
 
 def deaths(deadletters: DataFrame, now: datetime, *, payloads: bool = False) -> DataFrame:
     """Return a row for each death: the table `deadletters` in, DEATHS out, CONTENT too with ``payloads``."""
-    reason = F.when(F.col("reason") == "", F.lit("unknown")).otherwise(F.col("reason"))
     dated = (F.col("died_at") >= F.lit(PLAUSIBLE_FROM).cast("timestamp")) & (
         F.col("died_at") <= F.lit(now) + F.expr(f"INTERVAL {PLAUSIBLE_AHEAD}")
     )
-    made = (
-        deadletters.withColumn(
-            "failure", F.when(F.col("fingerprint") == "", reason).otherwise(F.col("fingerprint"))
-        )
-        .withColumn("dated", F.coalesce(dated, F.lit(False)))
-        .withColumn(
-            "date", F.when(F.col("dated"), F.to_date("died_at"))
-        )  # a wrong clock makes no directories
-        .withColumn("seconds_to_death", seconds_of(F.col("died_at")) - seconds_of(F.col("published_at")))
-        .withColumn("key_digest", F.sha2("key", 256))
-    )
-    return shaped(made, f"{DEATHS}, {CONTENT}" if payloads else DEATHS)
+    more: dict[str, str | Column] = {
+        "failure": "if(fingerprint = '', if(reason = '', 'unknown', reason), fingerprint)",
+        "dated": F.coalesce(dated, F.lit(False)),
+        "date": "if(dated, to_date(died_at), NULL)",  # a wrong clock makes no directories
+        "seconds_to_death": seconds_of(F.col("died_at")) - seconds_of(F.col("published_at")),
+        "key_digest": "sha2(key, 256)",
+    }
+    return shaped(with_columns(deadletters, more), f"{DEATHS}, {CONTENT}" if payloads else DEATHS)
 
 
 def cube(
