@@ -11,8 +11,10 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import reduce
+from operator import or_
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 from pyarrow.parquet import ParquetFile
 from pyspark.sql import Column, DataFrame
@@ -109,9 +111,10 @@ def analyse(inputs: Input, out: Folder, settings: Settings) -> dict[str, DataFra
         known = store(KNOWN, inputs.known, "")
         rows = rows.withColumn("hash", death_hash()).join(known, "hash", "left_anti").select(*rows.columns)
     seen = written(by_date(rows), out / "tables" / "letters", "date", observed=observed())
-    check_complete(seen, inputs.source)
     stored = session.read.schema(rows.schema).parquet(exactly((out / "tables" / "letters").uri))
     deaths = frames["letters"] = stored.select(*rows.columns)
+    if seen.get("incomplete"):
+        refuse_incomplete(deaths, inputs.source)
     begin, end = period(seen, now)
     seconds = rates.bucket_seconds((end - begin).total_seconds())
     frames["period"] = session.createDataFrame(
@@ -162,17 +165,15 @@ NEEDED: Final = tuple(
 def observed() -> dict[str, Column]:
     """Return aggregates of deaths that are taken while they are written."""
     at = F.when(F.col("dated"), F.unix_micros("died_at"))
-    nulls = {f"no {name}": F.count_if(F.col(name).isNull()) for name in NEEDED}
-    return {"begin": F.min(at), "end": F.max(at), **nulls}
+    incomplete = reduce(or_, (F.col(name).isNull() for name in NEEDED))
+    return {"begin": F.min(at), "end": F.max(at), "incomplete": F.count_if(incomplete)}
 
 
-def check_complete(seen: Mapping[str, Any], source: str) -> None:
+def refuse_incomplete(deaths: DataFrame, source: str) -> NoReturn:
     """Refuse deaths without a value that every dead letter has: they would be in no group, kind or plan."""
-    for name in NEEDED:
-        if seen.get(f"no {name}"):
-            raise UsageError(
-                f"{source} has {seen[f'no {name}']:,} rows without {name}, which every dead letter has"
-            )
+    counts = deaths.agg(*(F.count_if(F.col(name).isNull()).alias(name) for name in NEEDED)).collect()[0]
+    name = next(name for name in NEEDED if counts[name])
+    raise UsageError(f"{source} has {counts[name]:,} rows without {name}, which every dead letter has")
 
 
 def failures_before(inputs: Input, previous: Folder | None) -> DataFrame | None:
