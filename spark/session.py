@@ -67,6 +67,8 @@ OURS: Final = {
     "spark.sql.files.openCostInBytes": str(1 << 16),  # with Spark's own 4 MB, a task takes four files
     "spark.sql.adaptive.advisoryPartitionSizeInBytes": str(TASK_BYTES),
     "spark.hadoop.parquet.block.size": str(TASK_BYTES),
+    "spark.hadoop.parquet.dictionary.page.size": str(1 << 17),  # ids would fill 1 MB, at half a write's cost
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # not the 12 bytes of INT96, which is deprecated
 }
 """Settings of every session, unless `conf`, or spark-submit, says otherwise."""
 

@@ -142,6 +142,10 @@ def test_a_session_of_ours_has_java_compile_large_methods_and_works_in_small_chu
     names = ("spark.sql.files.maxPartitionBytes", "spark.sql.adaptive.advisoryPartitionSizeInBytes",
               "spark.hadoop.parquet.block.size")  # fmt: skip
     assert {said.get(name) for name in names} == {str(TASK_BYTES)}
+    assert int(said.get("spark.hadoop.parquet.dictionary.page.size") or 0) < TASK_BYTES // 64, (
+        "ids have no dictionary"
+    )
+    assert said.get("spark.sql.parquet.outputTimestampType") == "TIMESTAMP_MICROS"
     kept = ("spark.ui.retainedStages", "spark.ui.retainedTasks")
     assert {said.get(name) for name in kept} == {"100"}, "what is kept of tasks would grow with the input"
 
