@@ -70,6 +70,7 @@ OURS: Final = {
     "spark.hadoop.parquet.dictionary.page.size": str(1 << 17),  # ids would fill 1 MB, at half a write's cost
     "spark.sql.maxConcurrentOutputFileWriters": "4",  # rows of up to four days are written unsorted
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # not the 12 bytes of INT96, which is deprecated
+    "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "8192",  # sketches of 128 kinds are not yet too many
 }
 """Settings of every session, unless `conf`, or spark-submit, says otherwise."""
 
