@@ -20,7 +20,7 @@ from quorumq.storage.records import TYPE_OF
 from quorumq.storage.scan import Frame
 
 from .arrow import Same, time_of
-from .journals import Decoded, SegmentPlan, batch_of, decoded
+from .journals import Decoded, Directory, SegmentPlan, batch_of, decoded
 from .reader import BATCHES, Loaded, Reader, content, names
 
 LOADED_MAX: Final = 12
@@ -58,6 +58,16 @@ class Index:
 
 class MessagesReader(Reader):
     """`messages`: one row for each message, wherever it is stored."""
+
+    def segments_of(self, directory: Directory) -> list[SegmentPlan]:
+        keys = self.task.keys or frozenset()
+        return [
+            plan
+            for plan in directory.segments
+            if plan.state
+            or plan.footer is None
+            or any(PartitionId(part.topic, part.partition) in keys for part in plan.footer)
+        ]
 
     def rows(self) -> Iterator[pa.RecordBatch]:
         self.index = Index()

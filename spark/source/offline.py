@@ -32,7 +32,7 @@ from .reader import Task, reporter
 from .registers import Registers
 
 TASK_BYTES: Final = 64 << 20
-"""Bytes of segments in which a task looks for problems, about."""
+"""Bytes of segments in which a task looks for problems, on average."""
 
 TASK_BYTES_MAX: Final = 16 << 30
 """Bytes of journals to a task, for its memory: it keeps 200 bytes of each dead letter."""
@@ -59,8 +59,8 @@ def plan(options: Options, selection: Wanted) -> list[Task]:
         first = directories[0]
         first = first._replace(problems=(*first.problems, *absent(directories, registers)))
         if options.since is not None:  # the plan has the problems of the newest segments
-            return [Task((it,), segments=frozenset()) for it in (first, *directories[1:])]
-        return list(_segment_tasks((first, *directories[1:])))
+            return [Task((it._replace(segments=()),)) for it in (first, *directories[1:])]
+        return [task for it in (first, *directories[1:]) for task in _problem_tasks(it)]
     bodies = {key: sizes[key] for key in wanted_keys(sizes, registers, options, selection)}
     least = -(-sum(segment.bytes for it in directories for segment in it.segments) // TASK_BYTES_MAX)
     return [
@@ -140,19 +140,9 @@ def shares(
         yield from ((frozenset(chunk), (number, of)) for number in range(of))
 
 
-def _segment_tasks(directories: Iterable[Directory]) -> Iterator[Task]:
-    """Yield a task for each range of a node's segments of some `TASK_BYTES`."""
-    for directory in directories:
-        ranges: list[list[int]] = [[]]
-        total = 0
-        for segment in directory.segments:
-            if ranges[-1] and total + segment.bytes > TASK_BYTES:
-                ranges.append([])
-                total = 0
-            ranges[-1].append(segment.number)
-            total += segment.bytes
-        for at, numbers in enumerate(ranges):
-            yield Task((directory,), segments=frozenset(numbers), share=(at, len(ranges)))
+def _problem_tasks(directory: Directory) -> Iterator[Task]:
+    of = -(-sum(segment.bytes for segment in directory.segments) // TASK_BYTES)
+    yield from (Task((directory,), share=(number, of)) for number in range(of))
 
 
 def read(task: Task, options: Options, selection: Wanted, schema: StructType) -> Iterator[pa.RecordBatch]:

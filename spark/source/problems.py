@@ -9,17 +9,27 @@ import pyarrow as pa
 from quorumq.storage.scan import Frame
 
 from .arrow import Same, Values
-from .journals import OpenDirectory, Problem, SegmentPlan
+from .journals import Directory, OpenDirectory, Problem, SegmentPlan
 from .reader import BATCHES, Loaded, Reader
 
 
 class ProblemsReader(Reader):
-    """`problems`: a task reads some segments of one node, and every body in them."""
+    """`problems`: a task reads some segments of one node, and every body in them.
+
+    It plans once. Why: the node moves batches to newer segments, which no task may have in its plan.
+    """
+
+    plans = 1
+
+    def segments_of(self, directory: Directory) -> list[SegmentPlan]:
+        number, of = self.task.share
+        return [plan for plan in directory.segments if plan.number % of == number]
 
     def rows(self) -> Iterator[pa.RecordBatch]:
         (directory,) = self.open_directories
-        problems: list[Problem] = list(directory.plan.problems) if self.task.share[0] == 0 else []
-        known = {(problem.segment, problem.offset) for problem in directory.plan.problems}
+        (planned,) = self.task.directories
+        problems: list[Problem] = list(planned.problems) if self.task.share[0] == 0 else []
+        known = {(problem.segment, problem.offset) for problem in planned.problems}
 
         def note(problem: Problem) -> None:
             if (problem.segment, problem.offset) not in known:

@@ -38,8 +38,7 @@ class Task(InputPartition):
 
     directories: tuple[Directory, ...]  # those of all nodes; one for `problems`
     keys: frozenset[PartitionId] | None = None  # the topic partitions to read; None for all
-    segments: frozenset[int] | None = None  # segments to read for `problems`; None for all
-    share: tuple[int, int] = (0, 1)  # the share of the producer ids, or of the segments, and their count
+    share: tuple[int, int] = (0, 1)  # which share of the producer ids, or of the segments, and of how many
     registers: Registers = field(default_factory=Registers)
 
 
@@ -116,7 +115,13 @@ class Loaded(NamedTuple):
 
 
 class Reader:
-    """One task while it reads."""
+    """One task while it reads.
+
+    Attributes:
+        plans: plans that it makes of a directory at most, if the node deletes segments meanwhile.
+    """
+
+    plans = PLANS_MAX
 
     def __init__(self, task: Task, options: Options, selection: Wanted, out: Batches) -> None:
         self.task = task
@@ -131,32 +136,22 @@ class Reader:
     # ------------------------------------------------------------------ files
 
     def segments_of(self, directory: Directory) -> list[SegmentPlan]:
-        """Return the segments that this table needs of a directory: others have no batches of the partitions."""
-        segments, keys = self.task.segments, self.task.keys
-        if segments is not None:
-            return [plan for plan in directory.segments if plan.number in segments]
-        return [
-            plan
-            for plan in directory.segments
-            if plan.state
-            or plan.footer is None
-            or any(keys is None or PartitionId(part.topic, part.partition) in keys for part in plan.footer)
-        ]
+        """Return the segments that this task needs of a directory."""
+        raise NotImplementedError
 
     def open(self) -> None:
         """Open all files; if the node has reclaimed one since the plan was made, plan its directory again."""
         for directory in self.task.directories:
             opened = directory
-            for attempt in range(PLANS_MAX):
+            for attempt in range(self.plans):
                 try:
                     numbers = [segment.number for segment in self.segments_of(opened)]
                     self.open_directories.append(OpenDirectory(opened, numbers))
                     break
                 except SegmentGone as error:
-                    if self.task.segments is not None or attempt == PLANS_MAX - 1:
+                    if attempt == self.plans - 1:
                         raise StorageError(
-                            f"{error}. Other tasks read the journal as it was before: run the query again, or read a "
-                            "copy of the directory"
+                            f"{error}: run the query again, or read a copy of the directory"
                         ) from None
                     opened = self._again(directory)
 

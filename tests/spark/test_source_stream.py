@@ -439,8 +439,9 @@ def test_a_batch_read_of_too_few_nodes_is_a_problem(tmp_path: Path) -> None:
     assert [(row["node"], row["kind"]) for row in seen] == [("n1", "absent"), ("n3", "absent")]
     assert rows_of("problems", cluster.data[1:], since=since) == []
     assert all(
-        not task.segments
+        not directory.segments
         for task in offline.plan(options_of("problems", cluster.data, since=since), Wanted())
+        for directory in task.directories
     )
 
 
