@@ -7,7 +7,6 @@ block of rows; the temporary file of causes has all their texts.
 
 from __future__ import annotations
 
-import functools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
@@ -21,10 +20,10 @@ import pyarrow.compute as pc
 from quorumq.core.messages.records import SessionsClosed
 from quorumq.core.partition.closed import ClosedSessions
 from quorumq.core.values.names import begins_ms
-from quorumq.core.values.types import DERIVED, NAMED, BatchHeader, Group, Kind, PartitionId, ProducerId
+from quorumq.core.values.types import DERIVED, NAMED, Group, Kind, PartitionId, ProducerId
 from quorumq.storage.records import TYPE_OF
 from quorumq.storage.scan import Frame
-from quorumq.wire.batch import Corrupt, Message, record_of
+from quorumq.wire.batch import Message
 
 from .arrow import BYTES_MAX, small
 from .causes import FIELDS, Causes, Rank, named_by, take_entries, times
@@ -36,10 +35,8 @@ from .journals import (
     OpenDirectory,
     Problem,
     SegmentPlan,
-    batch_of,
     decoded,
 )
-from .merged import LOADED_MAX
 from .reader import BATCHES, CONTENT, Reader, content
 
 CLOSED: Final = TYPE_OF[SessionsClosed]
@@ -88,46 +85,6 @@ class Closed:
         return name[0] in self._of and name[1] in self._of[name[0]]
 
 
-class Bodies:
-    """Contents of messages, from the first copy of each whose own checksum matches."""
-
-    def __init__(self, reader: Reader) -> None:
-        self.reader = reader
-        self.batch = functools.lru_cache(LOADED_MAX)(self._batch)
-
-    def _batch(
-        self, directory: int, segment: int, offset: int
-    ) -> tuple[OpenDirectory, Frame, BatchHeader, bytes]:
-        opened = self.reader.open_directories[directory]
-        file, frame = opened.files[segment], opened.frame_at(segment, offset, "batches")
-        header = batch_of(file.name, frame)[0].batch.header
-        return opened, frame, header, file.read(frame.body_offset, frame.body_length)
-
-    def message(self, copy: Copy) -> tuple[Message | None, str]:
-        """Return a message and the CRC of its record; None, and the problem is reported, if the copy is damaged."""
-        directory, segment, offset, index, damaged = copy
-        opened, frame, header, body = self.batch(directory, segment, offset)
-        if damaged:
-            self.reader.report(opened.body_problem(segment, frame))
-        crc = header.crc_of(index)
-        message = None
-        if self.reader.content:
-            try:
-                message = record_of(header, index, body[header.end_of(index - 1) : header.end_of(index)])
-            except Corrupt as error:
-                self.reader.report(opened.body_problem(segment, frame, str(error)))
-        return message, f"{crc:08x}"
-
-    def first_whole(self, copies: Iterable[Copy]) -> tuple[Message | None, str | None]:
-        """Return a message and the CRC of its record, from the first copy that has it."""
-        crc = None
-        for copy in copies:
-            message, crc = self.message(copy)
-            if message is not None or not self.reader.content:
-                return message, crc
-        return None, crc
-
-
 class DeathsReader(Reader):
     """The dead letters of some topic partitions, or of a share of their producer ids."""
 
@@ -142,7 +99,6 @@ class DeathsReader(Reader):
         return list(directory.segments)
 
     def rows(self) -> Iterator[pa.RecordBatch]:
-        self.bodies = Bodies(self)
         self.closed = Closed()
         self.fragments = Fragments(Causes(self.out.schema))
         self.with_bodies = self.out.wants(*CONTENT, "crc", "published_at")
@@ -369,7 +325,19 @@ class DeathsReader(Reader):
         firsts = self._copies_at(dead["copy"])
         for at, count, first in zip(dead["copy"].tolist(), dead["copies"].tolist(), firsts, strict=True):
             others = (self._copies_at(np.array([more]))[0] for more in range(at + 1, at + count))
-            yield self.bodies.first_whole(chain((first,), others)) if count else (None, None)
+            yield self._first_whole(chain((first,), others)) if count else (None, None)
+
+    def _first_whole(self, copies: Iterable[Copy]) -> tuple[Message | None, str | None]:
+        """Return a message and the CRC of its record, from the first copy whose own checksum matches."""
+        crc = None
+        for directory, segment, offset, index, damaged in copies:
+            loaded = self.load(directory, segment, offset, self.content)
+            if damaged:
+                self.report(loaded.opened.body_problem(segment, loaded.frame))
+            (message,), (crc,) = self.messages_in(loaded, index, 1), loaded.crcs(index, 1)
+            if message is not None or not self.content:
+                return message, crc
+        return None, crc
 
     def _copies_at(self, numbers: Numbers) -> list[Copy]:
         """Return copies by their numbers; any copy for a number that there is not."""

@@ -394,7 +394,7 @@ class OpenDirectory:
     ) -> None:
         self.plan = directory
         self.files: dict[int, OpenFile] = {}
-        self.scans: dict[tuple[int, str], Scan] = {}
+        self.scans: dict[int, Scan] = {}
         plans = [plan for plan in directory.segments if numbers is None or plan.number in numbers]
         _allow_files(len(plans))
         try:
@@ -424,18 +424,13 @@ class OpenDirectory:
         damaged = frame.offset in plan.damaged or (moved is not None and moved.damaged)
         return FoundBatch(stored, damaged)
 
-    def body(self, segment: int, frame: Frame) -> bytes | None:
-        """Return a batch's body; None if it is not what was written."""
-        data = self.files[segment].read(frame.body_offset, frame.body_length)
-        return data if len(data) == frame.body_length and crc32c(data) == frame.body_crc else None
-
-    def frame_at(self, segment: int, offset: int, purpose: str = "") -> Frame:
-        """Return a record that was read before, once more; each ``purpose`` reads in its own order of offsets."""
-        scan = self.scans.get((segment, purpose))
+    def frame_at(self, segment: int, offset: int) -> Frame:
+        """Return a record that was read before, once more."""
+        scan = self.scans.get(segment)
         if scan is None:
             plan = next(plan for plan in self.plan.segments if plan.number == segment)
             scan = self.files[segment].scan(plan.bytes, salt_of(self.plan.directory, segment))
-            self.scans[(segment, purpose)] = scan
+            self.scans[segment] = scan
         frame = scan.frame(offset)
         if isinstance(frame, Bad):
             raise StorageError(

@@ -20,11 +20,8 @@ from quorumq.storage.records import TYPE_OF
 from quorumq.storage.scan import Frame
 
 from .arrow import Same, time_of
-from .journals import Decoded, Directory, SegmentPlan, batch_of, decoded
+from .journals import Decoded, Directory, SegmentPlan, decoded
 from .reader import BATCHES, Loaded, Reader, content, names
-
-LOADED_MAX: Final = 12
-"""Batches that a task keeps in memory: at most 4 MiB each."""
 
 _RECLAIMED: Final = TYPE_OF[Reclaimed]
 
@@ -71,7 +68,6 @@ class MessagesReader(Reader):
 
     def rows(self) -> Iterator[pa.RecordBatch]:
         self.index = Index()
-        self.load = functools.lru_cache(maxsize=LOADED_MAX)(self._load)
         self.reclaimed: dict[PartitionId, SpanMap[int]] = {}
         mine = Decoded((), self.task.keys)
         for at, directory in enumerate(self.open_directories):
@@ -114,25 +110,18 @@ class MessagesReader(Reader):
             times = (header.published_ms, header.delay_ms, header.ttl_ms)
             self.index.add(key, Location(at, plan.number, frame.offset, *times, batch.damaged), spans)
 
-    def _load(self, number: int, with_body: bool) -> Loaded:
-        """Read a batch again; a damaged one is reported."""
+    def _at(self, number: int) -> Loaded:
         location = self.index.locations[number]
-        directory, segment = self.open_directories[location.directory], location.segment
-        frame = directory.frame_at(segment, location.offset)
-        stored, _ = batch_of(directory.files[segment].name, frame)
-        body = directory.body(segment, frame) if with_body and not location.damaged else None
-        if location.damaged or (with_body and body is None):
-            self.report(directory.body_problem(segment, frame))
-        return Loaded(directory, segment, frame, stored.batch.header, body)
+        return self.load(location.directory, location.segment, location.offset, self.bodies)
 
     def _intact(self, number: int) -> bool:
+        """Return True if a batch's body is not known to be damaged; report it otherwise, once."""
         intact = self.whole.get(number)
         if intact is None:
-            intact = not self.index.locations[number].damaged
-            if intact and self.bodies:
-                intact = self.load(number, True).body is not None
-            elif not intact:
-                self.load(number, self.bodies)  # reports it
+            loaded = self._at(number)
+            intact = not self.index.locations[number].damaged and (loaded.intact or not self.bodies)
+            if not intact:
+                self.report(loaded.opened.body_problem(loaded.segment, loaded.frame))
             self.whole[number] = intact
         return intact
 
@@ -151,7 +140,9 @@ class MessagesReader(Reader):
             sorted(topic.replicas[key.number]) if topic is not None and key.number < topic.partitions else []
         )
         asked = [name for name in members if name in {opened.plan.node for opened in self.open_directories}]
-        loaded = self.load(chosen, self.bodies)
+        loaded = self._at(chosen)
+        if not intact:
+            loaded = loaded._replace(body=None)
         for chunk, index in loaded.parts(span):
             for part, gone in self.reclaimed.get(key, SpanMap()).split(chunk):
                 first, count = index + part.start - chunk.start, part.size

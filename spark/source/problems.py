@@ -48,11 +48,12 @@ class ProblemsReader(Reader):
         if batch is None:
             return
         header = batch.stored.batch.header
-        body = None if batch.damaged else directory.body(plan.number, frame)
-        if body is None:
+        body = directory.files[plan.number].read(frame.body_offset, frame.body_length)
+        loaded = Loaded(directory, plan.number, frame, header, body)
+        if batch.damaged or not loaded.intact:
             self.report(directory.body_problem(plan.number, frame))
             return
-        self.messages_in(Loaded(directory, plan.number, frame, header, body), 0, header.size)
+        self.messages_in(loaded, 0, header.size)
 
     def _give(self, problems: list[Problem]) -> Iterator[pa.RecordBatch]:
         for problem in problems:

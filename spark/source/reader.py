@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
+from crc32c import crc32c
 from pyspark.sql.datasource import InputPartition
 
 from quorumq.client.base.message import MessageId
@@ -18,10 +20,10 @@ from quorumq.core.values.types import BatchHeader, PartitionId, ProducerId, Span
 from quorumq.history import producer_id_text
 from quorumq.storage.records import BATCH_MOVED, BATCH_STORED
 from quorumq.storage.scan import Frame
-from quorumq.wire.batch import Corrupt, HeaderValue, Message, records_of
+from quorumq.wire.batch import Corrupt, HeaderValue, Message, record_of, records_of
 
 from .arrow import Batches, Same, Values
-from .journals import Directory, OpenDirectory, Report, SegmentGone, SegmentPlan, ignore, refuse
+from .journals import Directory, OpenDirectory, Report, SegmentGone, SegmentPlan, batch_of, ignore, refuse
 from .options import Options, Wanted
 from .planning import PLANS_MAX, plan_directory
 from .registers import Registers
@@ -30,6 +32,9 @@ CONTENT: Final = ("key", "headers", "payload", "size", "digest")
 """Columns for which a batch's body is read."""
 
 BATCHES: Final = (BATCH_STORED, BATCH_MOVED)
+
+LOADED_MAX: Final = 12
+"""Batches that a task keeps in memory: at most 4 MiB each."""
 
 
 @dataclass(eq=False)
@@ -92,7 +97,7 @@ def content(messages: list[Message | None], crcs: Values) -> dict[str, Values]:
 
 
 class Loaded(NamedTuple):
-    """A batch read again: its header, and its body if it was asked for and is intact."""
+    """A batch read again: its header, and its body, as it is, if it was asked for."""
 
     opened: OpenDirectory
     segment: int
@@ -108,6 +113,11 @@ class Loaded(NamedTuple):
             if section.producer_id == span.producer_id and start < stop:
                 yield Span(span.producer_id, start, stop), at + start - section.start
             at += section.size
+
+    @property
+    def intact(self) -> bool:
+        """True if the body was read, and is what was written."""
+        return self.body is not None and crc32c(self.body) == self.frame.body_crc
 
     def crcs(self, first: int, count: int) -> list[str]:
         """Return the CRCs of records, as in a history."""
@@ -132,6 +142,7 @@ class Reader:
         self.content = out.wants(*CONTENT)
         self.open_directories: list[OpenDirectory] = []
         self.registers = task.registers
+        self.load = functools.lru_cache(LOADED_MAX)(self._load)
 
     # ------------------------------------------------------------------ files
 
@@ -180,6 +191,14 @@ class Reader:
 
     # ------------------------------------------------------------------ common
 
+    def _load(self, at: int, segment: int, offset: int, with_body: bool) -> Loaded:
+        """Read a batch of directory number ``at`` again, its body as it is."""
+        opened = self.open_directories[at]
+        file, frame = opened.files[segment], opened.frame_at(segment, offset)
+        header = batch_of(file.name, frame)[0].batch.header
+        body = file.read(frame.body_offset, frame.body_length) if with_body else None
+        return Loaded(opened, segment, frame, header, body)
+
     def counts_at(self, key: PartitionId, at: int) -> bool:
         """Return True if this task reads a partition, and directory number ``at`` has records of it that count."""
         if self.task.keys is not None and key not in self.task.keys:
@@ -200,15 +219,22 @@ class Reader:
         if body is None or not self.content:
             return [None] * count
 
-        def read(start: int, stop: int) -> Sequence[Message]:
-            return records_of(header, start, stop, body[header.end_of(start - 1) : header.end_of(stop - 1)])
-
-        with suppress(Corrupt):
-            return list(read(first, first + count))
+        if count > 1:
+            with suppress(Corrupt):
+                return list(
+                    records_of(
+                        header,
+                        first,
+                        first + count,
+                        body[header.end_of(first - 1) : header.end_of(first + count - 1)],
+                    )
+                )
         messages: list[Message | None] = []
         for index in range(first, first + count):
             try:
-                messages += read(index, index + 1)
+                messages.append(
+                    record_of(header, index, body[header.end_of(index - 1) : header.end_of(index)])
+                )
             except Corrupt as error:
                 messages.append(None)
                 problem = loaded.opened.body_problem(loaded.segment, loaded.frame, str(error))
