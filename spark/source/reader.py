@@ -43,7 +43,7 @@ class Task(InputPartition):
 
     directories: tuple[Directory, ...]  # those of all nodes; one for `problems`
     keys: frozenset[PartitionId] | None = None  # the topic partitions to read; None for all
-    share: tuple[int, int] = (0, 1)  # which share of the producer ids, or of the segments, and of how many
+    share: tuple[int, int] = (0, 1)  # number of its share of producer ids or segments, and of all
     registers: Registers = field(default_factory=Registers)
 
 

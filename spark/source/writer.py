@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
@@ -21,19 +21,13 @@ from pyspark.sql import types as T
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from quorumq.client import Client, DefaultPartitioner, MessageId, Peek, connect
-from quorumq.client.produce.derived import derived_partition, derived_producer_id, runs_of
+from quorumq.client.produce.batches import NO_TIMES, DerivedBatch
+from quorumq.client.produce.derived import EncodedMessage, derived_partition, derived_producer_id
+from quorumq.client.produce.sending import Sender
 from quorumq.core import messages as m
-from quorumq.core.values.errors import (
-    AlreadySettled,
-    Conflict,
-    QuorumqError,
-    SessionClosed,
-    TooLarge,
-    UsageError,
-)
-from quorumq.core.values.limits import BATCH_MESSAGES_MAX
+from quorumq.core.values.errors import AlreadySettled, Conflict, TooLarge, UsageError
 from quorumq.core.values.types import DERIVED, Kind, PartitionId, ProducerId, Record, Span, Topic
-from quorumq.wire.batch import SEQ_MAX, SPANS_MAX, Message, encode_record, pack_spans
+from quorumq.wire.batch import SEQ_MAX, Message, encode_record
 
 from .options import TIMEOUT_S, WRITE, known_only, names_in, number, one_of
 
@@ -46,6 +40,15 @@ RUN: Final = 1024
 """Rows with consecutive numbers that go to one partition if they have no key: nodes keep runs, not messages."""
 
 REDRIVE_AT_ONCE: Final = 1000
+
+STAYS: Final = (
+    "Nothing was lost, and what was published stays. Without a column id, rows are named by their order: sort them, or "
+    "give them ids, and write under a new job"
+)
+"""What to do if a name has another payload."""
+
+Named = tuple[int, tuple[ProducerId, int], EncodedMessage]
+"""A row's partition, its name, and the message."""
 
 _TEXT: Final = (T.StringType, T.BinaryType)
 _WHOLE: Final = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
@@ -167,15 +170,6 @@ def binary(value: str | bytes | bytearray | None) -> bytes | None:
     return value.encode() if isinstance(value, str) else None if value is None else bytes(value)
 
 
-class Named(NamedTuple):
-    """A row as a message, and its name."""
-
-    partition: int
-    producer_id: ProducerId
-    seq: int
-    record: bytes
-
-
 class Publisher:
     """Publishes the rows of one task, which is the number of its Spark partition."""
 
@@ -197,25 +191,24 @@ class Publisher:
             OutcomeUnknown, NotStored: too few replicas answered; running the task again does the rest.
         """
         topic = await self.client.topic(self.options.topic)
-        open_batches: dict[int, dict[tuple[ProducerId, int], bytes]] = {}
-        sizes: dict[int, int] = {}
+        batches: dict[int, DerivedBatch] = {}
         for row in rows:
-            named = self.name(row, topic)
-            batch = open_batches.setdefault(named.partition, {})
-            name = (named.producer_id, named.seq)
-            if batch.get(name, named.record) != named.record:
-                conflict = f"id {row['id']!r} occurs twice in these rows, with two payloads"
-                raise Conflict(self._conflict(conflict))
-            size = sizes.get(named.partition, 0) + len(named.record)
-            if batch and (size > BATCH_BYTES or len(batch) >= BATCH_MESSAGES_MAX or len(batch) >= SPANS_MAX):
-                await self._send(PartitionId(topic.id, named.partition), sorted(batch), batch)
-                batch = open_batches[named.partition] = {}
-                size = len(named.record)
-            batch[name] = named.record
-            sizes[named.partition] = size
-        for partition, batch in open_batches.items():
-            if batch:
-                await self._send(PartitionId(topic.id, partition), sorted(batch), batch)
+            partition, name, message = self.name(row, topic)
+            batch = batches.get(partition)
+            if batch is None or batch.full or batch.size + len(message.record) > BATCH_BYTES:
+                if batch is not None:
+                    await self._send(batch)
+                batch = batches[partition] = DerivedBatch(
+                    PartitionId(topic.id, partition), self.client.clock(), NO_TIMES, {}
+                )
+            try:
+                batch.index_of(name, message)
+            except Conflict:
+                raise Conflict(
+                    f"id {row['id']!r} occurs twice in these rows, with two payloads. {STAYS}"
+                ) from None
+        for batch in batches.values():
+            await self._send(batch)
 
     def name(self, row: Mapping[str, Any], topic: Topic) -> Named:
         """Return a row's message and its name.
@@ -240,6 +233,7 @@ class Publisher:
         if payload is None:
             raise UsageError("a row's payload is null: a message has one, if empty")
         record = encode_record(Message(payload, key, dict(given.get("headers") or {})))
+        message = EncodedMessage(record, key, None, None, 0, None, None, None, 0, False)
         born = topic.born or 1
         if "id" not in given:
             location = self.count
@@ -250,23 +244,23 @@ class Publisher:
             seq = self.counts.get(partition, 0)
             self.counts[partition] = seq + 1
             row_name = f"{self.options.batch}/{self.task}" if self.options.batch else str(self.task)
-            return Named(partition, self._producer_id(topic, "row", row_name), seq, record)
+            return partition, (self._producer_id(topic, "row", row_name), seq), message
         value = given["id"]
         if isinstance(value, int):
             if not 0 <= value <= SEQ_MAX:
                 raise UsageError(f"a row's id is {value}: a number must be from 0 to {SEQ_MAX}")
             partition = self.partitioner(key, born) if key is not None else value // RUN % born
-            return Named(partition, self._producer_id(topic, "id", ""), value, record)
+            return partition, (self._producer_id(topic, "id", ""), value), message
         if not value:
             raise UsageError("a row's id is null or empty: without one the write cannot be repeated")
         try:
             source = MessageId.parse(value)
         except ValueError:
             partition = self.partitioner(value.encode() if key is None else key, born)
-            return Named(partition, self._producer_id(topic, "text", value), 0, record)
+            return partition, (self._producer_id(topic, "text", value), 0), message
         partition = derived_partition(source, key, topic, self.partitioner)
         producer_id = derived_producer_id(source, self.options.group, topic.id, 0)
-        return Named(partition, producer_id, source.seq, record)
+        return partition, (producer_id, source.seq), message
 
     def _producer_id(self, topic: Topic, kind: str, name: str) -> ProducerId:
         text = "\0".join(("quorumq spark", self.options.job, topic.id.hex(), kind, name))
@@ -274,40 +268,12 @@ class Publisher:
         n, k, nonce = (int.from_bytes(digest[at:end], "big") for at, end in ((0, 4), (4, 8), (8, 16)))
         return ProducerId(DERIVED, n, nonce, k)
 
-    def _conflict(self, conflict: str) -> str:
-        return (
-            f"{conflict}. Nothing was lost, and what was published stays. Without a column id, rows are named by their "
-            "order: sort them, or give them ids, and write under a new job"
-        )
-
-    async def _send(
-        self,
-        partition: PartitionId,
-        names: Sequence[tuple[ProducerId, int]],
-        batch: Mapping[tuple[ProducerId, int], bytes],
-    ) -> None:
-        wall_ms, began = self.client.wall_ms(), self.client.clock()
-        made = pack_spans(partition, runs_of(names), wall_ms, [batch[name] for name in names])
-        try:
-            await self.client.nodes.ask(
-                lambda: m.Publish(made, max(0, int(1000 * (self.client.clock() - began)))),
-                action=f"publish of {len(names)} rows to {self.options.topic!r}/{partition.number}",
-                timeout=self.options.timeout,
-                writes=True,
-            )
-        except (Conflict, SessionClosed) as error:
-            if len(names) > 1:  # one that is refused must not keep the others from being stored
-                half = len(names) // 2
-                failed: QuorumqError | None = None
-                for part in (names[:half], names[half:]):
-                    try:
-                        await self._send(partition, part, batch)
-                    except (Conflict, SessionClosed) as exc:
-                        failed = exc
-                if failed is not None:
-                    raise failed from None
-                return
-            raise Conflict(self._conflict(str(error))) from None
+    async def _send(self, batch: DerivedBatch) -> None:
+        batch.encoded_at = self.client.clock()
+        await Sender(self.client.context, self.options.topic, self.options.timeout).send(batch)
+        for index, error in batch.refused.items():
+            other = f"another payload is stored as {batch.id_of(index)}"
+            raise Conflict(f"{other if isinstance(error, Conflict) else error}. {STAYS}")
 
 
 async def redrive(client: Client, rows: Rows) -> None:
