@@ -45,7 +45,7 @@ STAYS: Final = (
     "Nothing was lost, and what was published stays. Without a column id, rows are named by their order: sort them, or "
     "give them ids, and write under a new job"
 )
-"""What to do if a name has another payload."""
+"""The remedy if a name has another payload."""
 
 Named = tuple[int, tuple[ProducerId, int], EncodedMessage]
 """A row's partition, its name, and the message."""
