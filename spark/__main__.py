@@ -26,7 +26,7 @@ COMMANDS = {
 }
 """Per job: the place of the click command, and the line that `--help` shows."""
 
-EXTRA = ("pyspark", "pyarrow", "matplotlib", "numpy")
+EXTRA = ("pyspark", "pyarrow", "matplotlib", "jinja2", "numpy")
 """Packages that the extra `quorumq[spark]` brings."""
 
 

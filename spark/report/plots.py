@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
-from .page import Html, duration, esc, number, tag, visible
+from markupsafe import Markup, escape
+
+from .page import duration, number, visible
 
 COLOURS: Final = {
     "--fg": "#010101", "--soft": "#020202", "--line": "#030303", "--grid": "#040404", "--card": "#050505",
@@ -57,7 +59,7 @@ class Panel(NamedTuple):
     usual: float | None = None
 
 
-def over_time(name: str, label: str, panels: Sequence[Panel], seconds: int, height: int) -> Html:
+def over_time(name: str, label: str, panels: Sequence[Panel], seconds: int, height: int) -> Markup:
     """Return panels below each other, over the same time, as SVG for a page.
 
     Args:
@@ -100,7 +102,7 @@ def over_time(name: str, label: str, panels: Sequence[Panel], seconds: int, heig
         ))  # fmt: skip
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(out, format="svg", transparent=True, metadata=nothing)
-    return Html(in_page(out.getvalue(), name, label))
+    return Markup(in_page(out.getvalue(), name, label))
 
 
 def in_page(text: str, name: str, label: str) -> str:
@@ -108,20 +110,12 @@ def in_page(text: str, name: str, label: str) -> str:
     text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
     box = re.match(r'<svg [^>]*?viewBox="([^"]*)"[^>]*>', text)
     assert box is not None
-    text = f'<svg viewBox="{box[1]}" role="img" aria-label="{esc(label)}">{text[box.end() :]}'
+    text = f'<svg viewBox="{box[1]}" role="img" aria-label="{escape(label)}">{text[box.end() :]}'
     text = re.sub(r'id="', f'id="{name}-', text)
     text = re.sub(r'(url\(#|href="#)', rf"\1{name}-", text).replace("xlink:href", "href")
     for variable, placeholder in COLOURS.items():
         text = text.replace(placeholder, f"var({variable})")
     return re.sub(r"\n\s*", "\n", text)
-
-
-def legend(series: Sequence[tuple[str, int]]) -> Html:
-    items = (
-        Html(f'<li><i style="background:var(--s{min(index, OTHERS)})"></i>{tag("span", name)}</li>')
-        for name, index in series
-    )
-    return Html(f'<ul class="legend">{"".join(items)}</ul>')
 
 
 def short(text: str, most: int = 28) -> str:
