@@ -47,7 +47,6 @@ from .journals import (
     Directory,
     Numbers,
     OpenDirectory,
-    Problem,
     SegmentGone,
     SegmentPlan,
     ignore,
@@ -63,7 +62,7 @@ TASK_DEATHS: Final = 4096
 TASK_BYTES: Final = 4 << 20
 TASK_PARTS: Final = 32
 TASK_CODES: Final = 1000
-"""Most deaths, bytes of records, parts and packed codes of one task."""
+"""Most deaths, bytes of records, parts with messages in each directory, and packed codes of one task."""
 
 
 class Fate(NamedTuple):
@@ -346,7 +345,7 @@ class Planner:
         self.new = new
         self.registers = stream.registers
         self.columns = set(stream.schema.names)
-        self.best: dict[bytes, tuple[tuple[int, str], str, Entry]] = {}
+        self.best: dict[bytes, Entry] = {}
         self.nodes: dict[bytes, set[str]] = {}
 
     def tasks(self) -> list[InputPartition]:
@@ -356,9 +355,9 @@ class Planner:
             for entry in entries:
                 if entry.name in self.stream.seen or not self._is_due(entry, node):
                     continue
-                before = self.best.get(entry.name)
-                if before is None or entry.ballot < before[0]:
-                    self.best[entry.name] = (entry.ballot, path, entry)
+                before = self.best.setdefault(entry.name, entry)
+                if entry.ballot < before.ballot:
+                    self.best[entry.name] = entry
                 self.nodes.setdefault(entry.name, set()).add(node)
         return [task for path, entries in self.new.items() for task in self._tasks(path, entries)]
 
@@ -393,49 +392,49 @@ class Planner:
         return Fate(self.registers.name_of(entry.key.topic), resolution, nodes)
 
     def _tasks(self, path: str, entries: Sequence[Entry]) -> Iterator[StreamTask]:
-        """Yield the tasks over one directory: parts of its segments, cut between records."""
-        parts: list[list[int]] = []
+        """Yield the tasks over one directory: a part of each segment, cut between records."""
+        parts: dict[int, tuple[int, int]] = {}
         codes, fates = bytearray(), dict[Fate, int]()
         taken: list[Entry] = []
-        at = 0
-        while at < len(entries):
-            stop = at
-            while stop < len(entries) and entries[stop][1:3] == entries[at][1:3]:
-                stop += 1
-            record, at = entries[at:stop], stop
-            mine = [self.best.get(entry.name, (None, ""))[1] == path and self.best[entry.name][2] is entry
-                    for entry in record]  # fmt: skip
-            if not any(mine):
+        for (segment, offset, end), each in groupby(entries, key=itemgetter(1, 2, 3)):
+            record = list(each)
+            mine = [entry for entry in record if self.best.get(entry.name) is entry]
+            if not mine and not codes:
                 continue
-            segment, offset, end = record[0].segment, record[0].offset, record[0].end
-            size = sum(last - first for _, first, last in parts) + end - offset
-            if taken and (
-                len(codes) + len(record) > TASK_DEATHS or size > TASK_BYTES or len(parts) >= TASK_PARTS
+            first, stop = parts.get(segment, (offset, offset))
+            size = sum(stop - first for first, stop in parts.values()) + end - stop
+            if codes and (
+                len(codes) + len(record) > TASK_DEATHS or size > TASK_BYTES
                 or len(fates) > 200 or len(zlib.compress(codes)) > TASK_CODES
             ):  # fmt: skip
                 yield self._task(path, parts, codes, fates, taken)
-                parts, codes, fates, taken = [], bytearray(), {}, []
-            if parts and parts[-1][0] == segment and parts[-1][2] == offset:
-                parts[-1][2] = end
-            else:
-                parts.append([segment, offset, end])
-            for entry, chosen in zip(record, mine, strict=True):
-                codes.append(fates.setdefault(self._fate(entry), len(fates) + 1) if chosen else 0)
-                taken += [entry] if chosen else []
-        if taken:
+                parts, codes, fates, taken, first = {}, bytearray(), {}, [], offset
+                if not mine:
+                    continue
+            parts[segment] = (first, end)
+            for entry in record:
+                codes.append(
+                    fates.setdefault(self._fate(entry), len(fates) + 1)
+                    if self.best.get(entry.name) is entry
+                    else 0
+                )
+            taken += mine
+        if codes:
             yield self._task(path, parts, codes, fates, taken)
 
     def _task(
-        self, path: str, parts: list[list[int]], codes: bytearray, fates: dict[Fate, int], taken: list[Entry]
+        self,
+        path: str,
+        parts: Mapping[int, tuple[int, int]],
+        codes: bytearray,
+        fates: dict[Fate, int],
+        taken: list[Entry],
     ) -> StreamTask:
         tail = self.stream.tails[path]
-        held = tuple(
-            (number, f"/proc/{os.getpid()}/fd/{tail.files[number].fd}")
-            for number in sorted({part[0] for part in parts} & set(tail.files))
-        )
+        held = tuple((it, f"/proc/{os.getpid()}/fd/{tail.files[it].fd}") for it in parts if it in tail.files)
         return StreamTask(
-            path, tail.directory, tuple(tuple(part) for part in parts),  # type: ignore[misc]
-            zlib.compress(codes), tuple(fates), tuple(self._bodies(path, taken)), held,
+            path, tail.directory, tuple((number, *part) for number, part in parts.items()), zlib.compress(codes),
+            tuple(fates), tuple(self._bodies(path, taken)), held,
         )  # fmt: skip
 
     def _bodies(self, path: str, taken: list[Entry]) -> Iterator[Any]:
@@ -461,11 +460,6 @@ def rank_in(ranks: Ranks, entry: Entry) -> Rank | None:
 
 
 # ------------------------------------------------------------------ executors
-
-
-def changed(problem: Problem) -> None:
-    """End the read at records that were there when the task was planned."""
-    raise StorageError(f"{problem}: it changed while it was read")
 
 
 def planned(
@@ -511,7 +505,7 @@ class StreamReader(DeathsReader):
     def _scan(self) -> None:
         records, *bodies = self.open_directories
         for plan in records.plan.segments:
-            for frame in records.frames(plan, changed):
+            for frame in records.frames(plan, self.report, Decoded(None, ())):
                 if frame.type == RECORDS_MERGED:
                     self._entries(0, records, plan, frame)
         mine = Decoded((), {producer.key for producer in self.fragments.producers.values})
@@ -525,6 +519,10 @@ class StreamReader(DeathsReader):
         rows = self.fragments.rows(RECORD)
         rows = expanded(take(rows, rows["cause"] >= 0))
         codes = np.frombuffer(zlib.decompress(self.stream_task.codes), np.uint8).astype(np.int64)
+        if codes.size != rows["start"].size:
+            raise StorageError(
+                f"{self.stream_task.path}: the journal changed while it was read: run the query again"
+            )
         return take({**rows, "fate": codes - 1}, codes > 0)
 
     def _chosen(self, dead: dict[str, Column]) -> Column:

@@ -252,6 +252,16 @@ def test_a_task_is_small_and_reads_for_itself(tmp_path: Path) -> None:
     cluster.close()
 
 
+def test_deaths_of_messages_that_were_published_alone_share_a_task(tmp_path: Path) -> None:
+    """The batches between the records of these deaths are passed over."""
+    cluster = write(200, tmp_path, together=1)
+    stream = stream_of(cluster)
+    end = stream.latestOffset({}, None)
+    (task,) = stream.partitions({}, end)
+    assert sum(rows.num_rows for rows in stream.read(task)) == 200
+    cluster.close()
+
+
 def test_a_new_dead_letter_costs_the_same_however_much_is_stored(tmp_path: Path) -> None:
     reads: list[int] = []
     for count in (100, 1_000):
