@@ -154,9 +154,9 @@ class DeathsReader(Reader):
         """Return for each producer id a bit mask of the directories with records of its partition that count."""
         masks = {
             key: sum(1 << at for at in range(len(self.open_directories)) if self.counts_at(key, at))
-            for key in dict.fromkeys(producer.key for producer in self.fragments.producers.values)
+            for key in dict.fromkeys(producer.key for producer in self.fragments.producers)
         }
-        return [masks[producer.key] for producer in self.fragments.producers.values]
+        return [masks[producer.key] for producer in self.fragments.producers]
 
     def _any_settled(self) -> bool:
         only = self.selection.values.get("resolution")
@@ -206,15 +206,13 @@ class DeathsReader(Reader):
         batch = opened.batch(plan, frame)
         if batch is None:
             return
-        header, first = batch.stored.batch.header, 0
+        (header, damaged), first = batch, 0
         if self.task.keys is not None and header.partition not in self.task.keys:
             return
         for span in header.spans:
             if self.mine(span.producer_id):
                 where = (at, plan.number, frame.offset)
-                self.fragments.add_section(
-                    header.partition, span, where, first, header.published_ms, batch.damaged
-                )
+                self.fragments.add_section(header.partition, span, where, first, header.published_ms, damaged)
             first += span.size
 
     # ------------------------------------------------------------------ merging
@@ -232,8 +230,8 @@ class DeathsReader(Reader):
 
     def _resolutions(self, dead: Mapping[str, Numbers], now: Numbers) -> Numbers:
         """Return the number of each death's resolution in RESOLUTIONS; -1 if its group was deleted since."""
-        ranks, groups = self.fragments.ranks.values, self.fragments.groups.values
-        producers = self.fragments.producers.values
+        ranks, groups = list(self.fragments.ranks), list(self.fragments.groups)
+        producers = list(self.fragments.producers)
         kinds, which = np.unique(
             np.stack([dead["producer"], dead["group"], dead["rank"], now]), axis=1, return_inverse=True
         )
@@ -268,16 +266,16 @@ class DeathsReader(Reader):
 
     def _columns(self, masks: list[int]) -> dict[str, tuple[str, list[Any]]]:
         fragments = self.fragments
-        keys = [producer.key for producer in fragments.producers.values]
-        named = [named_by(producer) for producer in fragments.producers.values]
-        ranks = fragments.ranks.values
+        keys = [producer.key for producer in fragments.producers]
+        named = [named_by(producer) for producer in fragments.producers]
+        ranks = list(fragments.ranks)
         return {
             "id": ("producer", [head for head, _ in named]),
             "topic": ("producer", [self.registers.name_of(key.topic) for key in keys]),
             "topic_id": ("producer", [key.topic.hex() for key in keys]),
             "partition": ("producer", [key.number for key in keys]),
             "producer_id": ("producer", [text for _, text in named]),
-            "group": ("group", fragments.groups.values),
+            "group": ("group", list(fragments.groups)),
             "generation": ("rank", [Decimal(rank.generation) for rank in ranks]),
             "n": ("rank", [small(rank.n) for rank in ranks]),
             "resolution": ("resolution", list(RESOLUTIONS)),

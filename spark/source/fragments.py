@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,19 +35,11 @@ NODES: Final = RECORD.index("nodes")
 INT64_MAX: Final = (1 << 63) - 1
 
 
-class Names(Generic[T]):
-    """Numbers for values, in the order in which they came."""
+class Names(dict[T, int]):
+    """Numbers for values, in the order in which they came: a new value gets the next one."""
 
-    def __init__(self) -> None:
-        self.values: list[T] = []
-        self._numbers: dict[T, int] = {}
-
-    def number(self, value: T) -> int:
-        number = self._numbers.get(value)
-        if number is None:
-            number = self._numbers[value] = len(self.values)
-            self.values.append(value)
-        return number
+    def __missing__(self, value: T) -> int:
+        return self.setdefault(value, len(self))
 
 
 class Fragments:
@@ -77,24 +69,24 @@ class Fragments:
     ) -> None:
         """Add the entries of a RecordsMerged as they stand in its header, and the cause of each, or None."""
         rows = array("q")  # those of a record that cannot be read whole are dropped
-        add, group_number, node = rows.extend, self.groups.number(group), 1 << directory
+        add, group_number, node = rows.extend, self.groups[group], 1 << directory
         producers, ranks = self._producers, self._ranks
         for ((named, start, stop), record), cause in zip(entries, causes, strict=True):
             producer = producers.get((key, named))
             if producer is None:
                 producer_id = ProducerId(*named)
-                producer = self.producers.number(Producer(key, producer_id)) if mine(producer_id) else -1
+                producer = self.producers[Producer(key, producer_id)] if mine(producer_id) else -1
                 producers[key, named] = producer
             if producer < 0:
                 continue
             rank = ranks.get(record[:3])
             if rank is None:
                 generation, n, kind = record[:3]
-                rank = ranks[record[:3]] = self.ranks.number(Rank(generation, n, Kind(kind)))
+                rank = ranks[record[:3]] = self.ranks[Rank(generation, n, Kind(kind))]
             number, ballot, by, published = -1, 0, 0, 0
             if record[2] == Kind.DEAD:
                 ballot, name = record[3][0]
-                ballot, by = min(ballot, INT64_MAX), self.ballots.number(name)
+                ballot, by = min(ballot, INT64_MAX), self.ballots[name]
                 number, published = self.causes.add(cause), cause[PUBLISHED]
             add((producer, group_number, start, stop, rank, node, number, ballot, by, published))
         self.records += rows
@@ -120,7 +112,7 @@ class Fragments:
         damaged: bool,
     ) -> None:
         """Add a section of a batch at ``where``, from its message number ``first`` on."""
-        producer = self.producers.number(Producer(key, span.producer_id))
+        producer = self.producers[Producer(key, span.producer_id)]
         self.spans.extend((producer, span.start, span.stop, *where, first, published, damaged))
 
     def keep(self, masks: Sequence[int]) -> None:
@@ -171,7 +163,7 @@ def deaths(fragments: Fragments) -> dict[str, Numbers]:
     """Return one row for each death of each message: RECORD, sorted by place, group and ``start``."""
     rows = fragments.rows(RECORD)
     rows = take(rows, rows["cause"] >= 0)
-    names = fragments.ballots.values
+    names = list(fragments.ballots)
     order = np.argsort(np.argsort(np.array(names, object))) if names else np.zeros(0, np.int64)
     rows = _grouped(rows, order)
     if (rows["stop"] - rows["start"] > 1).any():
@@ -202,11 +194,11 @@ def pairs(
 
 def fates(fragments: Fragments, dead: dict[str, Numbers]) -> Numbers:
     """Return the rank of the record that each death's message has now, as a number of `Fragments.ranks`."""
-    ranks = fragments.ranks.values
+    ranks = list(fragments.ranks)
     by_rank = sorted(range(len(ranks)), key=lambda at: ranks[at].order())
     order = np.empty(len(ranks), np.int64)
     order[by_rank] = np.arange(len(ranks))
-    rows, groups = fragments.rows(RECORD), len(fragments.groups.values)
+    rows, groups = fragments.rows(RECORD), len(fragments.groups)
     messages, spans = pairs(
         dead["producer"] * groups + dead["group"], dead["start"],
         rows["producer"] * groups + rows["group"], rows["start"], rows["stop"],

@@ -21,7 +21,7 @@ from crc32c import crc32c
 
 from quorumq.core.messages.records import BatchStored, RecordsMerged
 from quorumq.core.values.errors import StorageError
-from quorumq.core.values.types import PartitionId
+from quorumq.core.values.types import BatchHeader, PartitionId
 from quorumq.storage.records import (
     BATCH_STORED,
     CLASS_OF,
@@ -369,13 +369,6 @@ def batch_of(name: str, frame: Frame) -> tuple[BatchStored, BatchMoved | None]:
     return record, None
 
 
-class FoundBatch(NamedTuple):
-    """A batch that counts, as it lies in a segment; its body is still there."""
-
-    stored: BatchStored
-    damaged: bool  # known to be, even if its body looks intact
-
-
 class OpenDirectory:
     """A directory's segments, all open: a node cannot delete a file under the task from here on.
 
@@ -413,8 +406,11 @@ class OpenDirectory:
         file, directory = self.files[plan.number], self.plan
         return frames_of(file, plan, directory.node, directory.directory, report, known)
 
-    def batch(self, plan: SegmentPlan, frame: Frame) -> FoundBatch | None:
-        """Return the batch of a frame, unless another record took its place or no group needs it."""
+    def batch(self, plan: SegmentPlan, frame: Frame) -> tuple[BatchHeader, bool] | None:
+        """Return the header of a frame's batch, and True if its body is known to be damaged.
+
+        None if another record took its place, or no group needs it.
+        """
         stored, moved = batch_of(self.files[plan.number].name, frame)
         number = stored.number
         if number in self.plan.gone or number in plan.dead or number in plan.moved:
@@ -422,7 +418,7 @@ class OpenDirectory:
         if moved is not None and plan.newest and number in self.plan.ignored:
             return None
         damaged = frame.offset in plan.damaged or (moved is not None and moved.damaged)
-        return FoundBatch(stored, damaged)
+        return stored.batch.header, damaged
 
     def frame_at(self, segment: int, offset: int) -> Frame:
         """Return a record that was read before, once more."""

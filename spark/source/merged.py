@@ -101,14 +101,14 @@ class MessagesReader(Reader):
         batch = self.open_directories[at].batch(plan, frame)
         if batch is None:
             return
-        header = batch.stored.batch.header
+        header, damaged = batch
         key = header.partition
         if not self.counts_at(key, at):
             return
         spans = [section for section in header.spans if self.mine(section.producer_id)]
         if spans:
             times = (header.published_ms, header.delay_ms, header.ttl_ms)
-            self.index.add(key, Location(at, plan.number, frame.offset, *times, batch.damaged), spans)
+            self.index.add(key, Location(at, plan.number, frame.offset, *times, damaged), spans)
 
     def _at(self, number: int) -> Loaded:
         location = self.index.locations[number]

@@ -47,10 +47,10 @@ class ProblemsReader(Reader):
         batch = directory.batch(plan, frame)
         if batch is None:
             return
-        header = batch.stored.batch.header
+        header, damaged = batch
         body = directory.files[plan.number].read(frame.body_offset, frame.body_length)
         loaded = Loaded(directory, plan.number, frame, header, body)
-        if batch.damaged or not loaded.intact:
+        if damaged or not loaded.intact:
             self.report(directory.body_problem(plan.number, frame))
             return
         self.messages_in(loaded, 0, header.size)

@@ -508,7 +508,7 @@ class StreamReader(DeathsReader):
             for frame in records.frames(plan, self.report, Decoded(None, ())):
                 if frame.type == RECORDS_MERGED:
                     self._entries(0, records, plan, frame)
-        mine = Decoded((), {producer.key for producer in self.fragments.producers.values})
+        mine = Decoded((), {producer.key for producer in self.fragments.producers})
         for at, opened in enumerate(bodies, 1):
             for plan in opened.plan.segments:
                 for frame in opened.frames(plan, self.report, mine):
