@@ -16,7 +16,7 @@ from quorumq.core.values.printable import plural
 
 
 def rendered(template: str, **contents: Any) -> str:
-    """Return a page: a template of this package, filled."""
+    """Return a page: a template of this package, filled. Functions among the contents serve as filters, too."""
     pages = Environment(
         loader=PackageLoader(__package__, "."), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True, finalize=visible,

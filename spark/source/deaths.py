@@ -332,7 +332,7 @@ class DeathsReader(Reader):
             loaded = self.load(directory, segment, offset, self.content)
             if damaged:
                 self.report(loaded.opened.body_problem(segment, loaded.frame))
-            (message,), (crc,) = self.messages_in(loaded, index, 1), loaded.crcs(index, 1)
+            (message,), crc = self.messages_in(loaded, index, 1), f"{loaded.header.crc_of(index):08x}"
             if message is not None or not self.content:
                 return message, crc
         return None, crc

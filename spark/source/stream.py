@@ -413,11 +413,8 @@ class Planner:
                     continue
             parts[segment] = (first, end)
             for entry in record:
-                codes.append(
-                    fates.setdefault(self._fate(entry), len(fates) + 1)
-                    if self.best.get(entry.name) is entry
-                    else 0
-                )
+                chosen = self.best.get(entry.name) is entry
+                codes.append(fates.setdefault(self._fate(entry), len(fates) + 1) if chosen else 0)
             taken += mine
         if codes:
             yield self._task(path, parts, codes, fates, taken)
