@@ -325,3 +325,11 @@ def roll(cluster: DiskCluster) -> None:
             node.reclaim(number)
         node.store.roll(node.snapshot)
         node.store.commit()
+
+
+def flip(path: Path, offset: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)[0]
+        file.seek(offset)
+        file.write(bytes([byte ^ 0x40]))

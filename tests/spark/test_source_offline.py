@@ -35,6 +35,7 @@ from tests.spark.cluster_on_disk import (
     Name,
     batches_of,
     cause_of,
+    flip,
     options_of,
     payload_of,
     rows_of,
@@ -199,14 +200,6 @@ def stopped(tmp_path: Path, batches: int = 12, **options: Any) -> DiskCluster:
 
 def segments(path: Path) -> list[Path]:
     return sorted(path.glob("*.journal"))
-
-
-def flip(path: Path, offset: int) -> None:
-    with path.open("r+b") as file:
-        file.seek(offset)
-        byte = file.read(1)[0]
-        file.seek(offset)
-        file.write(bytes([byte ^ 0x40]))
 
 
 def first_batch(path: Path) -> tuple[int, int]:

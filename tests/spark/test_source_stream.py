@@ -18,6 +18,7 @@ from quorumq.core.messages import SpanRecord
 from quorumq.core.messages.records import RecordsMerged
 from quorumq.core.values.errors import StorageError, UsageError
 from quorumq.core.values.types import Kind, Record, Span, Stamp
+from quorumq.storage.records import BATCH_STORED
 from quorumq.storage.scan import Scan
 from quorumq.storage.segment import segment_name
 from spark.schemas import schema
@@ -31,6 +32,7 @@ from tests.spark.cluster_on_disk import (
     DiskCluster,
     Name,
     cause_of,
+    flip,
     mark,
     options_of,
     roll,
@@ -38,6 +40,7 @@ from tests.spark.cluster_on_disk import (
     turmoil,
 )
 from tests.spark.journals import bury, write
+from tests.storage.samples import record_headers
 
 DeathColumns = tuple[Name, str, int, int]
 
@@ -259,6 +262,20 @@ def test_deaths_of_messages_that_were_published_alone_share_a_task(tmp_path: Pat
     end = stream.latestOffset({}, None)
     (task,) = stream.partitions({}, end)
     assert sum(rows.num_rows for rows in stream.read(task)) == 200
+    cluster.close()
+
+
+def test_a_damaged_batch_between_deaths_is_passed_over_only_when_asked(tmp_path: Path) -> None:
+    cluster = write(50, tmp_path, together=1)
+    roll(cluster)
+    path = cluster.data[0] / segment_name(1)
+    batches = [at for kind, at in record_headers(path.read_bytes()) if kind == BATCH_STORED]
+    flip(path, batches[25])
+    with pytest.raises(StorageError, match="goes on from position"):
+        stream_of(cluster).latestOffset({}, None)
+    stream = stream_of(cluster, onDamage="report")
+    deaths = batch(stream, {}, stream.latestOffset({}, None))
+    assert len(set(deaths)) == len(deaths) == 50
     cluster.close()
 
 
