@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Iterable
 
 import pytest
@@ -12,7 +13,9 @@ from quorumq.core.cluster.topics import with_layout
 from quorumq.core.messages.effects import Effect, Persist, Received, Send
 from quorumq.core.values.types import STAMP_ZERO, Death, Layout, PartitionId, ProducerId, Span, Topic
 from tests.core.cluster import Cluster
+from tests.core.network import hand_over
 from tests.core.steps import fetch, opened, receipts
+from tests.wire.strategies import MESSAGE_TYPES
 
 DEATH = Death(STAMP_ZERO, "rejected", "E", "", "", "f")
 
@@ -164,3 +167,44 @@ def sizes(cluster: Cluster, node: str) -> dict[str, int]:
     for item in cluster.ask(node, m.PeekRequest("jobs", 0, "g", "all", (0, 0), 100)).items:  # type: ignore[union-attr]
         counts[item.state] = counts.get(item.state, 0) + item.span.size
     return counts
+
+
+BY_NUMBER = (m.PutReply, m.ProposalReply, m.RegistersReply)
+"""Answers about registers: their starts go by the numbers of the members, which no other member ever gets."""
+
+
+def test_every_answer_of_a_replica_names_the_nodes_that_its_starts_are_of() -> None:
+    answers = [kind for kind in MESSAGE_TYPES if kind in m.QUORUM_REPLIES and "known" in kind.__annotations__]
+    named = [typing.get_type_hints(kind)["known"] for kind in answers if kind not in BY_NUMBER]
+    assert named == [m.Starts] * len(m.QUORUM_REQUESTS)
+
+
+@pytest.mark.parametrize("epoch", ["this", "another"])
+def test_starts_of_the_slots_of_another_epoch_are_not_those_of_this_one(epoch: str) -> None:
+    """An answer of b with them says nothing of c, which would count in no majority until its next start."""
+    cluster = Cluster(4)
+    topic, producer_id = opened(cluster)
+    a, b, c = topic.replicas[0]
+    (other,) = set(cluster.names) - {a, b, c}
+    for _ in range(3):
+        cluster.crash(other, 1.0)
+    stored: list[m.StoreReply] = []
+
+    def drop(sender: str, to: str, message: object) -> bool:
+        if isinstance(message, m.StoreReply) and sender == b:
+            stored.append(message)
+        return isinstance(message, m.StoreReply) and sender in (b, c)
+
+    cluster.drop = drop
+    key = cluster.submit(a, m.Publish(cluster.batch(topic, producer_id, 0, [b"x"])))
+    state = cluster.nodes[b].state
+    slots = (a, b, c) if epoch == "this" else (a, b, other)
+    known = state.vector(tuple(sorted(slots)))
+    hand_over(cluster, b, a, stored[0]._replace(known=known))
+    assert isinstance(cluster.replies[key], m.PublishReply)
+    for name in (b, c, other):
+        start = cluster.nodes[name].state.incarnation
+        assert not cluster.nodes[a].state.superseded(name, start)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.StoreReply) and sender == b
+    again = cluster.ask(a, m.Publish(cluster.batch(topic, producer_id, 1, [b"y"])))
+    assert isinstance(again, m.PublishReply), "c is counted"

@@ -390,7 +390,9 @@ def test_answers_about_registers_name_the_starts_of_all_members(
     if rule:
         state.learn_register_vector(news)
     else:
-        state.learn_vector(state.catalogue.cluster.names, news)
+        a = cluster.nodes["a"].state
+        starts = a.vector(a.catalogue.cluster.names)._replace(newest=news)
+        state.learn_vector(state.catalogue.cluster.names, starts)
     assert (state.known["d"] == later) is rule
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorumq.core.messages import Peeked, ReplicaListReply
+from quorumq.core.messages import NO_STARTS, Peeked, ReplicaListReply
 from quorumq.core.requests.coordinator import Coordinator
 from quorumq.core.requests.skipping import Skipping
 from quorumq.core.values.spanlists import merge_spans
@@ -32,7 +32,7 @@ def answer(having: Known, end: int | None) -> ReplicaListReply:
     items = tuple(Peeked(span, "", SKIPPED, 0, 0.0, None) for span in settled)
     upto = Span(IDS[end][0], 0, IDS[end][1]) if end is not None else None
     return ReplicaListReply(
-        1, items, upto, "", (), False, spans_of([it for it in page if having.get(it) is False])
+        1, items, upto, "", NO_STARTS, False, spans_of([it for it in page if having.get(it) is False])
     )
 
 

@@ -115,7 +115,7 @@ async def test_a_well_formed_message_that_is_no_request_is_answered() -> None:
         newer = MAGIC + struct.pack(">II", 6, 0) + b"\x83\x18\xfa\x18\x63\x00"
         await client.push(newer)
         assert (await client.receive(99)).code == "unknown-message"
-        for message in (m.Heartbeat(()), m.PublishReply(2), m.StoreReply(1, (), ())):
+        for message in (m.Heartbeat(()), m.PublishReply(2), m.StoreReply(1, (), m.NO_STARTS)):
             reply = await client.ask(message)
             assert (reply.code, type(message).__name__ in reply.detail) == ("usage", True)
         again = await client.ask(m.Hello(m.VERSIONS, "", b"", 0.0, "", Incarnation(0, 0), 0, 0, 0))

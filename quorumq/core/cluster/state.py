@@ -7,6 +7,8 @@ replica's (quarantine) and this node's (trust).
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,7 +17,7 @@ from typing import Final, Literal
 from quorumq.core.cluster.buckets import Bucket
 from quorumq.core.cluster.catalogue import Catalogue
 from quorumq.core.cluster.promises import Promises, RegisterKey
-from quorumq.core.messages import Released
+from quorumq.core.messages import Released, Starts
 from quorumq.core.messages.diskroom import WRITTEN, Capacity, Written, bare, is_written, why_full
 from quorumq.core.messages.records import BatchStored, DelaysSet
 from quorumq.core.values import limits
@@ -70,6 +72,12 @@ GrantTimer = tuple[float, str, Span, Owner]
 
 BURY_S: Final = 0.05
 """Seconds after something is out of deliveries until a node looks if it is the one to bury it."""
+
+
+@functools.lru_cache(maxsize=1024)
+def hash_of(nodes: tuple[NodeId, ...]) -> int:
+    """Return the hash that names the nodes of a vector."""
+    return int.from_bytes(hashlib.blake2b("\0".join(nodes).encode(), digest_size=4).digest(), "big")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,9 +202,7 @@ class NodeState:
     exhausted: dict[tuple[PartitionId, str], None] = field(default_factory=dict)
     burying: dict[PartitionId, None] = field(default_factory=dict)
     known: dict[NodeId, Incarnation] = field(default_factory=dict)
-    vectors: dict[tuple[NodeId, ...], tuple[Incarnation, ...]] = field(
-        default_factory=dict
-    )  # made of `known`
+    vectors: dict[tuple[NodeId, ...], Starts] = field(default_factory=dict)  # made of `known`
     links: dict[NodeId, Incarnation] = field(default_factory=dict)
     # Peers that have said something over a link to this start; and those with a link each way, which can answer.
     inbound: dict[NodeId, Incarnation] = field(default_factory=dict)
@@ -278,11 +284,12 @@ class NodeState:
         """Return True if a newer start of ``node`` is known than ``incarnation``."""
         return incarnation.n < self.known.get(node, NEVER).n
 
-    def vector(self, nodes: tuple[NodeId, ...]) -> tuple[Incarnation, ...]:
-        """Return the known incarnations of ``nodes``, in their order: sent with every reply."""
+    def vector(self, nodes: tuple[NodeId, ...]) -> Starts:
+        """Return the known incarnations of ``nodes``, in their order: sent with every reply of a replica."""
         vector = self.vectors.get(nodes)
         if vector is None:
-            vector = self.vectors[nodes] = tuple([self.known.get(node, NEVER) for node in nodes])
+            newest = tuple([self.known.get(node, NEVER) for node in nodes])
+            vector = self.vectors[nodes] = Starts(hash_of(nodes), newest)
         return vector
 
     @property
@@ -293,19 +300,19 @@ class NodeState:
 
     def register_vector(self) -> tuple[Incarnation, ...]:
         """Return the known incarnations of the members, by number: sent with every reply about registers."""
-        return self.vector(self.catalogue.cluster.names)
+        return self.vector(self.catalogue.cluster.names).newest
 
     def learn_register_vector(self, known: tuple[Incarnation, ...]) -> None:
         """Take note of a peer's vector of members. It may know fewer layouts, or more, and numbers stay the same."""
-        names = self.catalogue.cluster.names
-        size = min(len(names), len(known))
-        self.learn_vector(names[:size], known[:size])
+        for node, incarnation in zip(self.catalogue.cluster.names, known, strict=False):
+            self.learn(node, incarnation)
 
-    def learn_vector(self, nodes: tuple[NodeId, ...], known: tuple[Incarnation, ...]) -> None:
-        """Take note of a peer's vector. One of another length is from another epoch and says nothing."""
-        if known != self.vectors.get(nodes) and len(nodes) == len(known):
-            for node, incarnation in zip(nodes, known, strict=True):
-                self.learn(node, incarnation)
+    def learn_vector(self, nodes: tuple[NodeId, ...], known: Starts) -> None:
+        """Take note of a peer's vector of ``nodes``. One of other nodes is from another epoch, and says nothing."""
+        if known == self.vectors.get(nodes) or known.nodes != hash_of(nodes):
+            return
+        for node, incarnation in zip(nodes, known.newest, strict=False):
+            self.learn(node, incarnation)
 
     def promised(self, register: RegisterKey, *stamps: Stamp) -> Stamp | None:
         """Return what was promised of a register whose settings have these stamps; None if nothing, or none is set."""

@@ -72,6 +72,20 @@ class Problem(NamedTuple):
     detail: str
 
 
+class Starts(NamedTuple):
+    """The newest starts of a replica set's nodes that the sender knows, in the order of the set.
+
+    ``nodes``: 32 bits of a hash of their names. Why: under another layout a slot has another node, and a start of that
+    one says nothing of this one.
+    """
+
+    nodes: int
+    newest: tuple[Incarnation, ...]
+
+
+NO_STARTS: Final = Starts(0, ())
+
+
 class StoreReply(NamedTuple):
     """STORED: acknowledges all batches of the STORE except those in ``problems``.
 
@@ -81,7 +95,7 @@ class StoreReply(NamedTuple):
 
     round: int
     problems: tuple[Problem, ...]
-    known: tuple[Incarnation, ...]  # starts of the replica set, by node id
+    known: Starts
     position: int = 0
     votes: HoldReply | None = None
 
@@ -197,7 +211,7 @@ class HoldReply(NamedTuple):
     not_due: tuple[NotDue, ...]
     refused: tuple[Refused, ...]
     error: str  # "", "unknown-topic", "not-found" (deleted) or "wrong-epoch": nothing was looked at
-    known: tuple[Incarnation, ...]
+    known: Starts
     tokens: float | None = None
 
 
@@ -242,7 +256,7 @@ class ExtendReply(NamedTuple):
     granted: tuple[Owned, ...]
     refused: tuple[Owned, ...]
     error: str
-    known: tuple[Incarnation, ...]
+    known: Starts
 
 
 class Ack(NamedTuple):
@@ -268,7 +282,7 @@ class AckReply(NamedTuple):
     exclusive: tuple[Owned, ...]
     higher: tuple[Owned, ...]
     error: str  # "", "unknown-topic", "not-found" (deleted), "wrong-epoch" or "stale-generation"
-    known: tuple[Incarnation, ...]
+    known: Starts
     settled: tuple[SpanRecord, ...] = ()
     position: int = 0
 
@@ -301,7 +315,7 @@ class RejectReply(NamedTuple):
     refused: tuple[Owned, ...]
     settled: tuple[SpanRecord, ...]
     error: str
-    known: tuple[Incarnation, ...]
+    known: Starts
 
 
 class Merge(NamedTuple):
@@ -329,7 +343,7 @@ class MergeReply(NamedTuple):
     exact: tuple[Span, ...]
     higher: tuple[SpanRecord, ...]
     error: str
-    known: tuple[Incarnation, ...]
+    known: Starts
     not_dead: tuple[Span, ...] = ()
     whole: bool = False
 
@@ -505,7 +519,7 @@ class ReplicaListReply(NamedTuple):
     items: tuple[Peeked, ...]
     upto: Span | None
     error: str
-    known: tuple[Incarnation, ...]
+    known: Starts
     has_begun: bool = False
     open: tuple[Span, ...] = ()
 
@@ -528,7 +542,7 @@ class CloseReply(NamedTuple):
     round: int
     done: tuple[Span, ...]
     error: str
-    known: tuple[Incarnation, ...]
+    known: Starts
 
 
 class SlotRequest(NamedTuple):
@@ -548,7 +562,7 @@ class SlotReply(NamedTuple):
 
     round: int
     error: str
-    known: tuple[Incarnation, ...]
+    known: Starts
 
 
 _NOTHING: Final[dict[type, tuple[type, tuple[object, ...]]]] = {
@@ -563,7 +577,7 @@ _NOTHING: Final[dict[type, tuple[type, tuple[object, ...]]]] = {
 }
 
 
-def refusal(message: Any, error: str, known: tuple[Incarnation, ...] = ()) -> Any:
+def refusal(message: Any, error: str, known: Starts = NO_STARTS) -> Any:
     """Return the answer to a request about one partition if nothing was done."""
     reply, nothing = _NOTHING[type(message)]
     names = (message.partition, message.group) if reply is HoldReply else ()

@@ -176,7 +176,7 @@ class Voter:
         votes, effects = None, list[Effect]()
         if message.hold is not None:
             votes, effects = self.on_piggybacked(sender, incarnation, message.hold, now, "")
-        return [*effects, Send(sender, m.StoreReply(message.round, problems, (), votes=votes))]
+        return [*effects, Send(sender, m.StoreReply(message.round, problems, m.NO_STARTS, votes=votes))]
 
     def is_refused(self, message: Asked) -> bool:
         """Return True if a question or write of another layout than the adopted one is refused: it does not count."""
@@ -195,13 +195,11 @@ class Voter:
         assert isinstance(answer.message, m.HoldReply)
         return answer.message, effects
 
-    def _refuse(
-        self, sender: NodeId, message: Asked, error: str, known: tuple[Incarnation, ...] = ()
-    ) -> list[Effect]:
+    def _refuse(self, sender: NodeId, message: Asked, error: str) -> list[Effect]:
         """Refuse: nothing is done. Requests of anti-entropy are not answered."""
         if not message.round and isinstance(message, m.Merge):
             return []
-        return [Send(sender, m.refusal(message, error, known))]
+        return [Send(sender, m.refusal(message, error))]
 
     def on_release(self, sender: NodeId, released: tuple[m.Released, ...], now: Now) -> list[Effect]:
         """Remove holds that a peer gives back. Give those of our own rounds back at all replicas once more.

@@ -208,7 +208,7 @@ class Replica:
         dead = self.group(group).source is not None
         return counts.lot_of(attempts, limits.NUMBERS_END if dead else self.topic.max_deliveries)
 
-    def vector(self) -> tuple[Incarnation, ...]:
+    def vector(self) -> m.Starts:
         """Return the replica set's incarnations that this node knows; goes with every reply."""
         return self.node.vector(self.members)
 
