@@ -81,6 +81,29 @@ def test_a_moved_slot_has_what_was_there_and_the_source_is_released(rf: int) -> 
     assert len(fetch(cluster, others[0])) >= 1
 
 
+@pytest.mark.parametrize("superseded", [False, True])
+def test_a_slot_has_not_answered_if_another_one_knows_a_later_start_of_it(superseded: bool) -> None:
+    """That start may have no disk any more. The move is refused, to be tried again."""
+    cluster, _, (leaving, _, last), (to, via) = made()
+    answers: list[m.SlotReply] = []
+
+    def drop(sender: str, _: str, message: object) -> bool:
+        if isinstance(message, m.SlotReply) and sender == last:
+            answers.append(message)
+        return isinstance(message, m.SlotReply) and sender == last
+
+    cluster.drop = drop
+    key = cluster.submit(via, m.MovePartition("jobs", 0, leaving, to))
+    newest = list(answers[0].known.newest)
+    newest[1] = newest[1]._replace(n=newest[1].n + superseded)
+    hand_over(cluster, last, via, answers[0]._replace(known=answers[0].known._replace(newest=tuple(newest))))
+    cluster.hear_all(3.0)
+    if superseded:
+        check_failed(cluster.replies[key], Code.TOO_FEW_REPLICAS, "has to be up")
+    else:
+        assert isinstance(cluster.replies[key], m.TopicReply)
+
+
 @pytest.mark.parametrize("rf", [1, 3])
 def test_a_new_slot_has_the_payload_as_soon_as_it_votes(rf: int) -> None:
     """A client may wait there alone. The grace for messages under way, and the next comparison, would take seconds."""

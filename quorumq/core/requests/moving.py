@@ -151,6 +151,7 @@ class LayoutCoordinator(TopicCoordinator):
             assert self.proposer is not None
             return self.proposer.on_reply(self, context, sender, incarnation, message, now)
         if isinstance(message, m.SlotReply):
+            context.state.learn_vector(self.rounds[message.round].members, message.known)
             if message.error == Code.WRONG_EPOCH and (message.round, sender) not in self.taught:
                 return self.teach(context, message.round, sender)
             return self.on_slot(context, sender, incarnation, message, now)
