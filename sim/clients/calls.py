@@ -41,9 +41,9 @@ class Caller(Client):
 
     def shown(self, name: str, node: str) -> m.MetadataReply | None:
         """Return what this node, or else another, says of the topic of that name, or ALL; None if none knows it."""
-        cores = cores_of(self.around.machines)
+        cores, now = cores_of(self.around.machines), self.clock.now(self.world.time)
         for core in (cores.get(node), *cores.values()):
-            reply = metadata(core.context, m.Metadata((name,))) if core is not None else None
+            reply = metadata(core.context, m.Metadata((name,)), now) if core is not None else None
             if isinstance(reply, m.MetadataReply) and (reply.topics or name == ALL):
                 return reply
         return None

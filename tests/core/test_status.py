@@ -9,7 +9,15 @@ from typing import Any
 
 import pytest
 
-from quorumq.core.messages import AckRequest, ReceiptPart, RejectRequest, StatusReply, StatusRequest
+from quorumq.core.messages import (
+    AckRequest,
+    Metadata,
+    MetadataReply,
+    ReceiptPart,
+    RejectRequest,
+    StatusReply,
+    StatusRequest,
+)
 from quorumq.core.values import limits
 from quorumq.core.values.counted import CountedMap
 from quorumq.core.values.types import Death, ProducerId, Span, Stamp
@@ -105,3 +113,14 @@ def test_a_count_follows_all_that_happens_to_a_map() -> None:
     twin.check()
     assert (table.counts, twin.counts) == ({2: 3, 1: 1}, {2: 8, 1: 2})
     assert (table.count(1), table.count(9)) == (1, 0)
+
+
+def test_a_node_that_says_nothing_is_not_up_though_its_links_are() -> None:
+    cluster = Cluster()
+    for silent, up in ((False, True), (True, False), (False, True)):
+        cluster.drop = lambda sender, to, message, silent=silent: silent and sender == "b"
+        cluster.advance(5.0)
+        nodes = {info.node: info.up for info in cluster.ask("a", Metadata(()), of=MetadataReply).nodes}
+        assert nodes == {"a": True, "b": up, "c": True}
+        assert asked(cluster).fields["peers"]["b"]["up"] is up
+        assert "b" in cluster.nodes["a"].state.links

@@ -204,7 +204,7 @@ class Peers:
         would take its place.
         """
         config, layout, me = self.state.config, self.layout, self.state.me
-        if hello.node == me or self._is_running(hello.node, now):
+        if hello.node == me or self.is_up(hello.node, now):
             return Failed(
                 Code.NOT_STORED,
                 f"node {hello.node!r} is running, and linked to node {me!r}: give this one an id of its own. If it was "
@@ -217,8 +217,8 @@ class Peers:
             f"node {hello.node!r} is no member of this cluster at node {me!r}: {add_it(hello)}",
         )
 
-    def _is_running(self, node: NodeId, now: Now) -> bool:
-        """Return True if a node is linked, and was heard from lately."""
+    def is_up(self, node: NodeId, now: Now) -> bool:
+        """Return True if a node is linked, and was heard from lately: one that was stopped keeps its links."""
         return node in self.state.links and now.mono - self.received_at.get(node, -1e18) < TWICE_S
 
     def _refuse_start(self, hello: Hello, now: Now) -> Failed | None:
@@ -228,7 +228,7 @@ class Peers:
                 Code.SUPERSEDED, f"node id {hello.node!r} is this very node's: give each node its own id"
             )
         live = self.state.links.get(hello.node)
-        if live is not None and live != hello.incarnation and self._is_running(hello.node, now):
+        if live is not None and live != hello.incarnation and self.is_up(hello.node, now):
             return Failed(
                 Code.NOT_STORED,
                 f"start {live.n} of node {hello.node!r} was heard from within the last {TWICE_S:.0f} s: is it running "

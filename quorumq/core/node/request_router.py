@@ -141,7 +141,7 @@ class RequestRouter:
         refusal = leaving.refusal(context.state, request)
         lookup = None if looked or refusal is not None else to_find(context, request)
         if isinstance(request, m.Metadata) and lookup is None:
-            return metadata(self.context, request)
+            return metadata(self.context, request, now)
         if refusal is not None:
             return refusal
         if not context.state.trusted:

@@ -40,7 +40,7 @@ def status(context: Context, trust: Trust, now: Now) -> dict[str, object]:
     p99 = context.hold_times.p99()
     others = {
         node: {
-            "up": node in state.links,
+            "up": peers.is_up(node, now),
             "incarnation": state.known[node].n if node in state.known else 0,
             "heard_s_ago": round(now.mono - peers.received_at[node], 3)
             if node in peers.received_at
@@ -79,14 +79,14 @@ def status(context: Context, trust: Trust, now: Now) -> dict[str, object]:
     }
 
 
-def metadata(context: Context, request: m.Metadata) -> m.MetadataReply | m.Failed:
+def metadata(context: Context, request: m.Metadata, now: Now) -> m.MetadataReply | m.Failed:
     """Return the nodes, and the topics that a request names; all if it names none.
 
     If one frame cannot hold all, it is a page, in the order of topic ids.
 
     A node that was removed names itself no more. It cannot say that a topic does not exist.
     """
-    config, catalogue, links = context.config, context.catalogue, context.state.links
+    config, catalogue = context.config, context.catalogue
     is_member = context.state.standing != MemberState.REMOVED
     topics: dict[bytes, Topic] = {}
     for name in request.topics or ("*",):
@@ -103,7 +103,7 @@ def metadata(context: Context, request: m.Metadata) -> m.MetadataReply | m.Faile
             m.NodeInfo(
                 member.node,
                 address_of(member, config.node, config.addresses),
-                member.node == config.node or member.node in links,
+                member.node == config.node or context.peers.is_up(member.node, now),
                 member.node in cluster.voters,
                 member.machine,
                 member.state,
