@@ -27,6 +27,7 @@ def tidy(core: NodeCore, now: Now, *, keeps_given: bool) -> None:
     state.newly_ready.clear()
     core.context.peers.received_at.clear()
     core.context.peers.reported.clear()
+    core.context.peers.unanswered.clear()
     core.context.parking.announced.clear()
     core.context.fetches = 0
     if not keeps_given:

@@ -121,3 +121,32 @@ def test_a_client_that_ends_while_others_are_asked_keeps_nothing() -> None:
     cluster.delay = 0.0
     assert key not in cluster.replies
     assert len(receipts(cluster.ask(members[1], fetch()))) == 1
+
+
+@pytest.mark.parametrize("silent", ["b", "bc"])
+def test_a_poll_waits_for_a_silent_replica_once(silent: str) -> None:
+    """Its links stay, as those of a process that was stopped. When it says something, it is asked again."""
+    cluster, _ = published_without("")
+    drained = receipts(cluster.ask("a", fetch()))
+    assert outcomes(cluster.ask("a", m.AckRequest(drained))) == ["acked"]
+    asked: list[str] = []
+
+    def drop(sender: str, to: str, message: object) -> bool:
+        if isinstance(message, m.RemoteFetch) and sender == "a":
+            asked.append(to)
+        return {sender, to} & {*silent} != set()
+
+    cluster.drop = drop
+    began = cluster.time
+    for _ in range(6):
+        key = cluster.submit("a", fetch())
+        while key not in cluster.replies:
+            cluster.advance(0.01)
+    assert cluster.time - began < len(silent) * LOOK_S + 0.1
+    assert [asked.count(node) for node in silent] == [1] * len(silent)
+    cluster.hear_all(1.0)
+    asked.clear()
+    cluster.drop = lambda sender, to, message: isinstance(message, m.RemoteFetch) and bool(asked.append(to))
+    for _ in range(4):
+        assert receipts(cluster.ask("a", fetch())) == ()
+    assert {*asked} == {"b", "c"}

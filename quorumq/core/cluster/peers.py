@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+import math
 from collections.abc import Iterable
 
 from quorumq.core.cluster.positions import Positions
@@ -25,6 +26,9 @@ OF_CLUSTER = bytes(16)
 TWICE_S = 3.0
 """Seconds. If a start was heard from within them, it is running: another one of the same node runs beside it."""
 
+SILENT_S = 1.0
+"""Seconds beyond a heartbeat's interval after which a node that said nothing is silent."""
+
 STARTS_TOLD = 16
 """Last starts of a node that are kept, and sent to it. One would suffice if no WELCOME were ever lost."""
 
@@ -42,9 +46,10 @@ class Peers:
     Attributes:
         received_at: time of each peer's last message (monotonic seconds).
         reported: each peer's statements about itself, for status pages and messages.
+        unanswered: time of each peer's last FETCH that it did not answer.
     """
 
-    __slots__ = ("positions", "received_at", "reported", "seen", "state")
+    __slots__ = ("positions", "received_at", "reported", "seen", "state", "unanswered")
 
     def __init__(self, state: NodeState, seen: Seen, reported: dict[NodeId, tuple[int, int]]) -> None:
         self.state = state
@@ -52,6 +57,7 @@ class Peers:
         self.positions = Positions(reported)
         self.received_at: dict[NodeId, float] = {}
         self.reported: dict[NodeId, dict[str, object]] = {}
+        self.unanswered: dict[NodeId, float] = {}
 
     # ---------------------------------------------------------------------- HELLO
 
@@ -216,6 +222,15 @@ class Peers:
             Code.NOT_STORED,
             f"node {hello.node!r} is no member of this cluster at node {me!r}: {add_it(hello)}",
         )
+
+    def owes_answer(self, node: NodeId) -> bool:
+        """Return True if a node said nothing since it was asked for a FETCH that it did not answer."""
+        return self.received_at.get(node, math.inf) <= self.unanswered.get(node, -math.inf)
+
+    def is_silent(self, node: NodeId, now: Now) -> bool:
+        """Return True if a node said nothing for a while, or owes an answer."""
+        lately = now.mono - SILENT_S - self.state.config.heartbeat
+        return self.received_at.get(node, math.inf) < lately or self.owes_answer(node)
 
     def is_up(self, node: NodeId, now: Now) -> bool:
         """Return True if a node is linked, and was heard from lately: one that was stopped keeps its links."""

@@ -239,19 +239,21 @@ class SplitCoordinator(GroupReader):
     ) -> NodeId | None:
         """Return the node to ask: this one if it can, else a linked replica that has not failed this request.
 
-        One that is ``asked`` for other partitions comes first: the limits are divided among as few nodes as may be.
+        A silent one comes last; before it, one that is ``asked`` for other partitions comes first: the limits are
+        divided among as few nodes as may be. A FETCH that does not wait leaves out those that owe an answer: while all
+        that are left do, nothing can be won.
         """
         members = [node for node in context.catalogue.members_of(partition) if node not in before]
         me = context.state.me
         if context.may_coordinate(partition, now) and me not in self.failed and me not in before:
             return me
         turn = (context.fetches + at) % max(1, len(members))
-        able = [
-            member
-            for member in members[turn:] + members[:turn]
-            if member in context.state.answering and member not in self.failed
-        ]
-        return next((member for member in able if member in asked), able[0] if able else None)
+        peers, there = context.peers, members[turn:] + members[:turn]
+        for member in sorted(there, key=lambda member: (peers.is_silent(member, now), member not in asked)):
+            skipped = member in self.failed or (before and peers.owes_answer(member))
+            if member in context.state.answering and not skipped:
+                return member
+        return None
 
     def on_reply(
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: m.PeerMessage, now: Now
@@ -397,17 +399,13 @@ class SplitCoordinator(GroupReader):
 
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
         sub_fetch = self.sub_fetches[number]
-        received_at = (
-            now.mono
-            if sub_fetch.node == context.state.me
-            else context.peers.received_at.get(sub_fetch.node, 0.0)
-        )
-        silent = received_at + SUB_FETCH_MARGIN_S + context.config.heartbeat < now.mono
+        silent = sub_fetch.node != context.state.me and context.peers.is_silent(sub_fetch.node, now)
         if now.mono < sub_fetch.until and not (
             silent or sub_fetch.before
         ):  # the node, or a replica that it waits for, is slow
             context.state.at(min(now.mono + SUB_FETCH_MARGIN_S, sub_fetch.until), ("round", number))
             return []
+        context.peers.unanswered[sub_fetch.node] = sub_fetch.since
         del self.sub_fetches[number]
         self.close_round(context, number)
         detail = f"node {sub_fetch.node} did not answer: ask another node"
