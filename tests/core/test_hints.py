@@ -73,3 +73,16 @@ def test_a_hint_lasts_beyond_a_round_that_waits_for_a_silent_replica() -> None:
     asked = cluster.submit("a", fetch(most=10, hold_time=30.0, wait=2.0))
     cluster.advance(1.2)
     assert [item.receipt.span for item in receipts(cluster.replies[asked])] == [(producer_id, 10, 20)]
+
+
+def test_messages_that_are_held_elsewhere_cost_no_timeout_beside_a_silent_replica() -> None:
+    """a missed b's three HOLDs. Each round would wait for c, and the hint of the first be over before the last ends."""
+    cluster, _, producer_id = with_session(20)
+    cluster.drop = lambda sender, to, message: isinstance(message, Hold) and (sender, to) == ("b", "a")
+    for _ in range(3):
+        cluster.ask("b", fetch(most=1, hold_time=30.0))
+    cluster.drop = lambda sender, to, message: "c" in (sender, to)
+    cluster.advance(2.0)
+    asked = cluster.submit("a", fetch(most=1, hold_time=30.0, wait=2.0))
+    cluster.advance(0.5)
+    assert [item.receipt.span for item in receipts(cluster.replies[asked])] == [(producer_id, 3, 4)]

@@ -375,7 +375,7 @@ class FetchCoordinator(GroupReader):
                     effects += self._win(context, round_, span, attempts, now)
             elif (
                 timed_out
-                or round_.is_out_of_reach(no)
+                or round_.is_out_of_reach(no | (no and round_.silent(context.peers, now)))
                 or (context.state.me in round_.answered_by and not yes & mine)
             ):
                 lost.append(span)

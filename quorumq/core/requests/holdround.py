@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from quorumq.core.cluster.buckets import suffice
+from quorumq.core.cluster.peers import Peers
 from quorumq.core.cluster.rounds import Round, Votes
 from quorumq.core.messages import Granted, Hold, HoldReply, SpanRecord, Want
 from quorumq.core.partition.attempts import NO_ATTEMPTS, Attempts, greater
@@ -214,6 +215,15 @@ class HoldRound(Round):
     def is_won(self, yes: int, mine: int) -> bool:
         """Return True if a majority said OK (``yes``), this node (``mine``) included."""
         return self.is_majority(yes) and bool(yes & mine)
+
+    def silent(self, peers: Peers, now: Now) -> int:
+        """Return the bits of members that are not waited for once another one has said no.
+
+        Why: each message that they alone could vote for would cost the round's timeout, and others wait behind it.
+        """
+        return self.bits_of(
+            member for member in self.members if self.awaits(member) and peers.is_silent(member, now)
+        )
 
     def is_expired(self, expired: int) -> bool:
         """Return True if a majority of the clocks says that the message's time to live is over."""
