@@ -86,6 +86,17 @@ def draw_faults(rng: random.Random, options: Options) -> tuple[Fault, ...]:
     return tuple(sorted(faults, key=lambda fault: fault.at))
 
 
+def draw_silence(rng: random.Random, options: Options) -> tuple[Fault, ...]:
+    """Draw times in which the silent node stands still. It answers late what came meanwhile, so others wait for it."""
+    faults: list[Fault] = []
+    at, seconds = rng.uniform(0.5, 1.0), rng.uniform(1.2, 1.6)
+    while at < options.fault_time:
+        faults.append(Fault(round(at, 4), "freeze", (options.silent,), round(seconds, 4)))
+        at += seconds + rng.uniform(0.1, 0.6)
+        seconds = rng.uniform(6.0, 9.0)
+    return tuple(faults)
+
+
 def draw_losses(rng: random.Random, options: Options) -> tuple[Fault, ...]:
     """Draw, in some runs, directories that are lost or brought back from a backup.
 

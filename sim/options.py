@@ -114,6 +114,8 @@ class Options:
     poison: float = 0.0
     # Share of messages at which a worker stops, instead of handling one, and rejects what it has; then they join late.
     stops: float = field(default=0.0, repr=False)
+    # A node that no client asks, and that stands still again and again. Then each consumer asks one of the others.
+    silent: str = field(default="", repr=False)
     delayed: float = 0.0  # share of batches that are published with a delay of up to ``delayed_by``
     delayed_by: float = 0.0  # see there
     ttl_share: float = 0.0  # share of batches that are published with a TTL of up to ``ttl``

@@ -36,6 +36,9 @@ SHAPES = {(3, 3): 58, (5, 3): 22, (7, 3): 12, (5, 5): 4, (3, 1): 4}
 LABELS = 1 / 3
 """Share of the seeds in which labels of the topic are changed and read."""
 
+SILENCE = 0.2
+"""Share of the calm seeds with a node that is silent most of the time."""
+
 GUESTS = 0.2
 """Share of the seeds in which groups come with a FETCH."""
 
@@ -83,10 +86,10 @@ def draw_moves(rng: random.Random) -> Options:
 def draw_calm(rng: random.Random) -> Options:
     """Draw clusters without faults, in which clients publish, consume and ack, and nothing waits for long.
 
-    In two thirds of the seeds slots move meanwhile, and nodes are added, drained and removed. Connections keep their
-    order, as TCP does: a RELEASE that comes before its HOLD leaves a hold without a client. No session is closed
-    for being idle. In half of the seeds each group has one client, so that no other client takes its messages. Holds
-    are long, because a FETCH is parked for a tenth of its hold.
+    In most seeds slots move meanwhile, and nodes are added, drained and removed. Connections keep their order, as TCP
+    does: a RELEASE that comes before its HOLD leaves a hold without a client. No session is closed for being idle. In
+    half of the seeds each group has one client, so that no other client takes its messages. Holds are long, because a
+    FETCH is parked for a tenth of its hold. In a fifth of the seeds a node is silent most of the time (`with_silence`).
     """
     options = draw_moves(rng)
     none = "loss duplicate spikes slow reject dead extend claim leave vanish partial shred replay redrive rewind unmake"
@@ -109,7 +112,7 @@ def draw_calm(rng: random.Random) -> Options:
         "wait_max": 0.7 if options.rf > 1 else 1.0,  # one replica moves twice, and its clients ask again
     }
     options = dataclasses.replace(options, **calm)
-    return dataclasses.replace(
+    options = dataclasses.replace(
         options,
         latency=min(options.latency, 0.01),
         fsync=min(options.fsync, 0.01),
@@ -117,6 +120,23 @@ def draw_calm(rng: random.Random) -> Options:
         fetch_messages=max(options.fetch_messages, 4),
         consumers=rng.choice((options.groups, options.consumers)),
     )
+    another = random.Random(f"silence {seed_of(options)}")  # so that the other seeds are what they were
+    return with_silence(another, options) if another.random() < SILENCE else options
+
+
+def with_silence(rng: random.Random, options: Options) -> Options:
+    """Return options with three nodes, one of them silent, and with holds that outlast its silence.
+
+    Several clients ask each other node for few messages at a time, and some keep theirs for long. So a conflict may
+    leave a hold by the vote of the silent node, and the other node then takes the held messages for ready. The bound
+    allows some rounds that end at their timeout, as the third vote does not come.
+    """
+    many = {"consumers": rng.choice((4, 6)), "fetch_messages": rng.choice((1, 2, 4))}
+    many |= {"producers": 3, "batches": 45, "batch_messages": 4, "partitions": 1, "groups": 1}
+    return dataclasses.replace(
+        options, **many, **dict.fromkeys(("moves", "joining"), 0), nodes=3, rf=3, silent=rng.choice("abc"),
+        latency=0.01, hold_times=(8.0, 10.0), hold_time_max=10.0, request_timeout=1.0, fault_time=12.0, wait_max=4.0,
+    )  # fmt: skip
 
 
 def draw_groups(rng: random.Random) -> Options:

@@ -24,6 +24,7 @@ from sim.fault_plan import (
     draw_losses,
     draw_one_clock,
     draw_relay,
+    draw_silence,
 )
 from sim.options import Options
 from sim.packets import Packet, packets_of
@@ -97,7 +98,8 @@ def draw(seed: int, profile: str = "swarm") -> Schedule:
         raise ValueError(f"profile is {profile!r}: it must be one of {', '.join(PROFILES)}")
     options = PROFILES[profile](random.Random(f"{seed}/options"))
     if options.wait_max:
-        return Schedule(seed, profile, options)
+        stalls = draw_silence(random.Random(f"{seed}/silence"), options) if options.silent else ()
+        return Schedule(seed, profile, options, stalls)
     options = draw_distance(random.Random(f"{seed}/distance"), options)
     faults = draw_faults(random.Random(f"{seed}/faults"), options)
     losses = draw_losses(random.Random(f"{seed}/losses"), options)

@@ -114,7 +114,8 @@ class Client:
 
     def node(self, *not_these: str) -> str:
         """Return a node to ask, another than ``not_these`` if there is one."""
-        names = [name for name in self.options.node_names if name not in not_these]
+        others = (*not_these, self.options.silent)
+        names = [name for name in self.options.node_names if name not in others]
         return self.rng.choice(names or not_these)
 
     def ask(

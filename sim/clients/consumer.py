@@ -20,6 +20,9 @@ from sim.clients.outputs import Deriving, Taken
 from sim.clients.surroundings import LATE_GROUP, STRAY_GROUP, Surroundings
 from sim.topics import OUTPUTS, TOPIC
 
+LONG = 0.2
+"""Share of the deliveries that are worked on for most of their hold, if a node is silent."""
+
 
 class Consumer(Deriving):
     """Fetches, works, and settles its messages in every way there is.
@@ -44,6 +47,7 @@ class Consumer(Deriving):
         self.apart = False  # True if a FETCH asks for one of them at a time
         self.part: tuple[int, ...] = ()  # the partitions that it asks for until all is healed; (): all
         self.first_node = ""  # that it asks first
+        self.home = self.node() if self.options.silent else ""  # that it asks always
         self.refused: dict[
             str, None
         ] = {}  # nodes that have refused since the last answer, if waits are bounded
@@ -91,7 +95,7 @@ class Consumer(Deriving):
         )
         if options.by_id and not self.world.healed and self.old and rng.random() < options.by_id:
             request = self.by_id(request)
-        node, self.first_node = self.first_node or self.node(*self.refused), ""
+        node, self.first_node = self.first_node or self.home or self.node(*self.refused), ""
         calls = self.begins(request, node)
 
         def then(answer: Answer, batches: Any) -> None:
@@ -247,6 +251,8 @@ class Consumer(Deriving):
         seconds = rng.expovariate(1 / 0.05)
         if self.world.healed:
             seconds = min(seconds, 0.02)
+        elif options.silent and rng.random() < LONG:
+            seconds = hold * rng.uniform(0.6, 0.9)
         elif rng.random() < options.slow:
             seconds = hold * rng.uniform(0.8, 3.0)
         elif rng.random() < options.extend:
