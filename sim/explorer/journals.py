@@ -29,10 +29,16 @@ Records = tuple[JournalRecord | Moved, ...]
 
 
 class Middle(random.Random):
-    """A source of randomness without any: pauses have no meaning when time moves in ticks."""
+    """A source of randomness without any: pauses have no meaning when time moves in ticks.
+
+    Attributes:
+        share: result of each draw between 0 and 1.
+    """
+
+    share = 0.5
 
     def random(self) -> float:
-        return 0.5
+        return self.share
 
     def uniform(self, a: float, b: float) -> float:
         return (a + b) / 2

@@ -24,7 +24,7 @@ from quorumq.core.node.nodecore import NodeCore
 from quorumq.core.partition.closed import number_of
 from quorumq.core.values.types import Kind, NodeId, Now, PartitionId, Topic
 from sim.explorer.clone import clone, key_of
-from sim.explorer.journals import UNTRACKED, Journals
+from sim.explorer.journals import RNG, UNTRACKED, Journals
 from sim.explorer.machine import Machine, Outcome
 from sim.explorer.requests import CREATED, GROUP, SPAN, WINDOW_S, fetch, named
 from sim.explorer.scenario import HOLD_S, NEVER, WALL_MS, ExplorerError, Scenario, now_at
@@ -267,7 +267,11 @@ class Nodes:
             0, self.partition, core.catalogue.epoch_of(self.partition), (number_of(SPAN.producer_id),)
         )
         promised = self.step(local, [Ours(ask)], now)
-        return promised.then(self._fire(promised.local, now, ("reclaim",)))
+        RNG.share = 0.0  # else one of the set, at random, begins the round
+        try:
+            return promised.then(self._fire(promised.local, now, ("reclaim",)))
+        finally:
+            del RNG.share
 
     def begin(self, journal: int, node: NodeId, now: Now, nonce: int = 0) -> Outcome:
         """Start from a journal, up to where the node may speak; it has no links yet. Unsynced records are gone.

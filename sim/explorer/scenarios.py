@@ -295,4 +295,14 @@ SCENARIOS: tuple[Scenario, ...] = (
         restart_nodes=("b",),
         give_up=False,
     ),
+    Scenario(
+        "close-beside-a-move",
+        "c's slot goes to d; a closes the producer id, and a batch of it comes late, through b or d",
+        nodes=("a", "b", "c", "d"),
+        move=("c", "d"),
+        budget=Budget(attempts=0, publishes=1, closes=1),
+        coordinators=("a",),
+        publish_via=("b", "d"),
+        give_up=False,
+    ),
 )

@@ -24,9 +24,10 @@ from quorumq.core.values.types import Incarnation
 from sim.__main__ import main
 from sim.explorer.clone import clone, key_of
 from sim.explorer.nodes import Nodes
+from sim.explorer.requests import SPAN
 from sim.explorer.scenario import Budget, Scenario
 from sim.explorer.scenarios import SCENARIOS
-from sim.explorer.search import Result, search
+from sim.explorer.search import Result, Walk, search
 from sim.explorer.steps import Explorer, State
 from sim.explorer.table import BOUNDS, explore, left_out
 from sim.explorer.world import World
@@ -628,6 +629,17 @@ def test_command_line_fails_where_nothing_is_found_without_a_rule() -> None:
         main, ["explore", "--without", "quarantine", "--scenario", "release", "--states-max", "500"]
     )
     assert outcome.exit_code == 1
+
+
+def test_all_replicas_close_a_producer_id_in_one_round() -> None:
+    """In the product one of them begins it, at random."""
+    with left_out(None):
+        explorer = Explorer(next(one for one in SCENARIOS if one.name == "close-beside-a-move"))
+        walk = Walk(explorer)
+        for step in (("close", "a"), ("settle",)):
+            walk.take_step(step)
+        (replica,) = explorer.world.nodes.locals[walk.state[0]].core.replicas.values()
+        assert SPAN.producer_id in replica.batches.closed
 
 
 def test_a_search_keeps_the_collector_as_it_was_and_makes_no_garbage() -> None:
