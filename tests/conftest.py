@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from hypothesis import HealthCheck, settings
 from quorumq.lab import local
 from quorumq.lab.leash import Leashed
 from tests import bound, forked, virtual
+from tests.browser import CHROMIUM, Browser
 
 SLOW = (HealthCheck.too_slow,)  # a machine may be busy
 settings.register_profile("quorumq", deadline=None, max_examples=50, suppress_health_check=SLOW)
@@ -75,6 +77,15 @@ def ctrl_c() -> None:
     A shell ignores it for processes in the background, and PySpark takes it when a session begins.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """A page of a browser, which all tests use one after another."""
+    if CHROMIUM is None:
+        pytest.skip("needs a browser: apt-get install chromium")
+    with closing(Browser(tmp_path_factory.mktemp("browser"))) as page:
+        yield page
 
 
 @pytest.hookimpl(wrapper=True)

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-import html
-import json
-import re
-import shutil
-import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from tests.patience import PATIENCE_S
+from tests.browser import Browser
 
 SHOWN = "</script></style></svg>--><img src=x onerror="
 HOSTILE = SHOWN + "\"document.title='pwned'\">$\\frac{1}{2}$ &amp; ' \x00\x1b[31m\u202e"
-
-needs_browser = pytest.mark.skipif(
-    shutil.which("chromium") is None, reason="chromium is not installed: apt-get install chromium"
-)
 
 
 class Elements(HTMLParser):
@@ -52,33 +41,29 @@ class Elements(HTMLParser):
         self.text += data
 
 
-def browsed(page: str, table: int, width: int, folder: Path) -> dict[str, Any]:
+PROBE = """
+(() => {
+  const box = document.querySelectorAll('.table')[TABLE], input = box.querySelector('input');
+  box.querySelectorAll('th button')[1].click();
+  input.value = 'nothing has this';
+  input.dispatchEvent(new Event('input'));
+  const clipped = [...document.querySelectorAll('svg text')].filter((text) => {
+    const a = text.getBoundingClientRect(), b = text.closest('svg').getBoundingClientRect();
+    return a.left < b.left - 2 || a.right > b.right + 2 || a.top < b.top - 2 || a.bottom > b.bottom + 2;
+  }).length;
+  return {title: document.title, wide: document.documentElement.scrollWidth, clipped,
+    sorted: box.querySelector('th[aria-sort]').textContent, shown: box.querySelector('[data-shown]').textContent,
+    plots: document.querySelectorAll('figure svg').length, images: document.images.length};
+})()
+"""
+
+
+def browsed(browser: Browser, page: str, table: int, width: int, folder: Path) -> dict[str, Any]:
     """Return the observations of a browser that sorts the table of that number by its second column, and filters all
     away."""
-    probe = (
-        f"<script>addEventListener('load', () => {{ const box = document.querySelectorAll('.table')[{table}];"
-        "box.querySelectorAll('th button')[1].click(); const input = box.querySelector('input');"
-        "input.value = 'nothing has this'; input.dispatchEvent(new Event('input'));"
-        "const clipped = [...document.querySelectorAll('svg text')].filter((text) => {"
-        "const a = text.getBoundingClientRect();"
-        "const b = text.closest('svg').getBoundingClientRect(); return a.left < b.left - 2 || a.right > b.right + 2"
-        "|| a.top < b.top - 2 || a.bottom > b.bottom + 2; }).length;"
-        "document.body.dataset.found = JSON.stringify({title: document.title,"
-        "wide: document.documentElement.scrollWidth, sorted: box.querySelector('th[aria-sort]').textContent,"
-        "shown: box.querySelector('[data-shown]').textContent,"
-        "plots: document.querySelectorAll('figure svg').length, images: document.images.length, clipped}); });</script>"
-    )
     file = folder / "report.html"
-    file.write_text(page.replace("</body>", probe + "</body>"))
-    flags = (
-        "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-        f"--disable-component-update --disable-sync --user-data-dir={folder}/profile --window-size={width},900 "
-        "--dump-dom"
-    ).split()
-    done = subprocess.run(
-        ["chromium", *flags, file.as_uri()], capture_output=True, text=True, timeout=PATIENCE_S
-    )
-    match = re.search(r'data-found="(.*?)"', done.stdout)
-    assert match is not None, done.stderr
-    seen: dict[str, Any] = json.loads(html.unescape(match[1]))
+    file.write_text(page)
+    browser.open(file.as_uri(), width)
+    seen: dict[str, Any] = browser.run(PROBE.replace("TABLE", str(table)))
+    assert browser.complaints == []
     return seen
