@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from quorumq.cli.common import Where, cluster, cluster_options, tell
-from quorumq.cli.status import cluster_report, move_lines
+from quorumq.cli.status import cluster_report
 from quorumq.core.values.errors import NotFound, UsageError
+from quorumq.node.problems import move_lines
 
 if TYPE_CHECKING:
     from quorumq.client import Client

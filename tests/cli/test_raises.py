@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from quorumq.cli.status import move_lines
 from quorumq.cli.topics import is_raised, show, to_be_added
 from quorumq.core.values.types import Layout, Placement, ReplicaSlot, Stamp, Topic
+from quorumq.node.problems import move_lines
 
 
 def raised(nodes: str, *, before: str = "", learners: str = "") -> Topic:

@@ -10,10 +10,11 @@ import pytest
 from rich.console import Console
 
 from quorumq.cli import probe
-from quorumq.cli.status import DISK_ROOMS, _ask, _problems, _tables, _topics, cluster_report, move_lines
+from quorumq.cli.status import _ask, _tables, _topics, cluster_report
 from quorumq.core.messages import MetadataReply, StatusReply, Welcome
 from quorumq.core.values.errors import TooFewReplicas, UsageError
 from quorumq.core.values.types import Incarnation
+from quorumq.node.problems import DISK_ROOMS, move_lines, problems
 
 
 def node(number: int, **fields: Any) -> dict[str, Any]:
@@ -156,15 +157,15 @@ def test_the_space_on_the_disk_is_said_where_it_is_known(fields: dict[str, Any],
     ],
 )
 def test_problems_of_a_node_carry_its_name(fields: dict[str, Any], problem: str) -> None:
-    assert problem in _problems([node(1, **fields), node(2), node(3)], [])
-    assert problem not in _problems([node(1), node(2), node(3)], [])
+    assert problem in problems([node(1, **fields), node(2), node(3)], [])
+    assert problem not in problems([node(1), node(2), node(3)], [])
 
 
 def test_a_node_that_is_drained_says_so_in_its_status() -> None:
     """A removed node has links to none, and the others none to it."""
     removed = node(4, standing="removed", peers={}, voters=["n4"])
     three = [node(number, standing="joined", voters=["n1", "n2", "n3"]) for number in (1, 2, 3)]
-    assert [*_problems([removed, *three], [])] == [
+    assert [*problems([removed, *three], [])] == [
         "n4 was removed from the cluster, and the others refuse it: stop it"
     ]
     rows = printed(100, node(1, standing="draining"), removed)
@@ -176,8 +177,8 @@ def test_only_voters_count_for_the_majority_that_settings_need() -> None:
     down = {"up": False, "error": "refused"}
     rows = [node(1, **down), node(2, **down), *(node(number, **voters) for number in (3, 4, 5))]
     line = "only 1 of 3 nodes answer: what needs a majority, publish, delivery, ack, waits for others"
-    assert line in _problems(rows, [])
-    assert line not in _problems(
+    assert line in problems(rows, [])
+    assert line not in problems(
         [node(1, **voters), node(2, **voters), node(3, **voters), node(4, **down)], []
     )
 
@@ -188,12 +189,12 @@ def test_a_topic_that_no_one_reads_is_named_where_a_disk_is_full() -> None:
         {"topic": name, "messages": messages, "groups": groups, "lost": 0, "missing": 0}
         for name, messages, groups in (("full", 470, {}), ("read", 5, {"g": {}}), ("empty", 0, {}))
     ]
-    problems = [line for line in _problems([node(1, disk_full=True), node(2)], topics) if "no group" in line]
-    assert problems == [
+    lines = [line for line in problems([node(1, disk_full=True), node(2)], topics) if "no group" in line]
+    assert lines == [
         "no group reads 'full': its 470 messages stay until one is made and has acked or purged them, or the topic is "
         "deleted"
     ]
-    assert not any("no group" in line for line in _problems([node(1), node(2)], topics))
+    assert not any("no group" in line for line in problems([node(1), node(2)], topics))
 
 
 def test_clients_whose_clock_is_wrong_are_a_problem_that_names_the_worst() -> None:
@@ -203,7 +204,7 @@ def test_clients_whose_clock_is_wrong_are_a_problem_that_names_the_worst() -> No
     ]
     (problem,) = [
         line
-        for line in _problems(
+        for line in problems(
             [node(1, clients_clock_wrong=2, clock_wrong=clients), node(2, clock_wrong=[])], []
         )
         if "time of day" in line
@@ -215,9 +216,9 @@ def test_clients_whose_clock_is_wrong_are_a_problem_that_names_the_worst() -> No
 def test_names_that_run_out_are_a_problem_at_half_of_what_there_can_be() -> None:
     used = {"topics": 3_999, "topics_max": 4_000, "groups": 9, "groups_max": 10}
     used |= {"topics_deleted": 9_000, "groups_deleted": 16_000, "deleted_max": 50_000}
-    (problem,) = _problems([node(1, names=used), node(2)], [])
+    (problem,) = problems([node(1, names=used), node(2)], [])
     assert problem.startswith("n1 keeps 25000 names of deleted topics and groups, of 50000 that it can keep")
-    assert not [*_problems([node(1, names={**used, "groups_deleted": 15_999}), node(2)], [])]
+    assert not [*problems([node(1, names={**used, "groups_deleted": 15_999}), node(2)], [])]
 
 
 @pytest.mark.parametrize(
