@@ -27,25 +27,103 @@ def call(method: str, url: str, body: Any) -> Any:
         return json.load(answer)
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-def test_a_page_runs_its_own_script_and_nothing_that_a_message_brings(
-    gateway_url: str, browser: Browser, width: int
-) -> None:
-    topic = f"browser-{width}"
+PALE = """
+(() => {
+  const numbers = (colour) => colour.match(/[\\d.]+/g).map(Number);
+  const light = (rgb) => rgb.slice(0, 3).map((value) => value / 255)
+    .map((value) => value <= .03928 ? value / 12.92 : ((value + .055) / 1.055) ** 2.4)
+    .reduce((sum, value, place) => sum + value * [.2126, .7152, .0722][place], 0);
+  const behind = (element) => {
+    for (let at = element; at; at = at.parentElement) {
+      const colour = numbers(getComputedStyle(at).backgroundColor);
+      if (colour.length === 3 || colour[3] === 1) return colour;
+    }
+    return [255, 255, 255];
+  };
+  const ratio = (element, part) => {
+    const both = [numbers(getComputedStyle(element, part).color), behind(element)];
+    const [dark, bright] = both.map(light).sort((a, b) => a - b);
+    return (bright + .05) / (dark + .05);
+  };
+  const seen = [...document.querySelectorAll('body *')].filter((element) => element.getClientRects().length);
+  return seen.flatMap((element) => {
+    const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
+    const lowest = Math.min(own ? ratio(element) : 21, element.placeholder ? ratio(element, '::placeholder') : 21);
+    return lowest < 4.5 ? [`${element.outerHTML.slice(0, 80)} ${lowest}`] : [];
+  });
+})()
+"""
+"""Script for the elements whose text has a contrast below 4.5 with what is behind it."""
+
+
+def dead_letter(url: str, topic: str) -> str:
+    """Make a dead letter of group `g` with hostile texts, and return its id."""
+    groups = f"{url}/v1/topics/{topic}/groups"
     message = {"payload": HOSTILE, "key": HOSTILE, "headers": {"h": HOSTILE}}
-    name = call("POST", f"{gateway_url}/v1/topics/{topic}/messages", message)["id"]
-    call("PUT", f"{gateway_url}/v1/topics/{topic}/groups/g", {})
+    name: str = call("POST", f"{url}/v1/topics/{topic}/messages", message)["id"]
+    call("PUT", f"{groups}/g", {})
+    (fetched,) = call("POST", f"{groups}/g/fetch", {"max_wait": 20})["messages"]
+    death = {"receipts": [fetched["receipt"]], "reason": HOSTILE}
+    call("POST", f"{url}/v1/receipts/dead-letter", death)
+    return name
+
+
+@pytest.mark.parametrize(
+    ("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")]
+)
+def test_a_page_is_legible_and_runs_its_own_script_alone(
+    gateway_url: str, browser: Browser, width: int, scheme: str
+) -> None:
+    topic = f"browser-{width}-{scheme}"
+    name = dead_letter(gateway_url, topic)
     query = urlencode({"topic": topic, "group": "g"})
     pages = {
-        "/": "Groups", f"/group?{query}": "g of", f"/dead?{query}": "Dead letters", "/nodes": "Nodes",
-        f"/message?{urlencode({'topic': topic, 'id': name})}": "Message",
+        "/": "Groups", f"/group?{query}&which=dead": "g of", f"/dead?{query}": "Dead letters", "/nodes": "Nodes",
+        f"/message?{urlencode({'topic': topic, 'id': name})}": "Message", f"/rewind?{query}": "Rewind",
         f"/publish?{urlencode({'topic': topic, 'id': name})}": "Publish",
     }  # fmt: skip
     for path, title in pages.items():
-        browser.open(f"{gateway_url}/console{path}", width)
+        browser.open(f"{gateway_url}/console{path}", width, scheme)
         assert browser.complaints == [], path
         assert title in browser.run("document.title")
         assert browser.run("document.documentElement.scrollWidth") <= width, path
+        assert browser.run(PALE) == [], path
         if path == "/":
             points = browser.run("document.querySelector('polyline').getAttribute('points')")
             assert re.fullmatch(r"[\d., ]+", points), "the script has drawn a line"
+
+
+def test_each_action_is_reached_by_keys_with_its_focus_in_sight(gateway_url: str, browser: Browser) -> None:
+    topic = "keys"
+    dead_letter(gateway_url, topic)
+    query = urlencode({"topic": topic, "group": "g"})
+
+    def tab_to(text: str) -> None:
+        for _ in range(60):
+            browser.press("Tab")
+            if browser.run("document.activeElement.textContent").startswith(text):
+                style = browser.run("getComputedStyle(document.activeElement).outlineStyle")
+                assert style == "solid", "the focus is in sight"
+                return
+        raise AssertionError(f"Tab never comes to {text!r}")
+
+    def enter() -> str:
+        with browser.loading():
+            browser.press("Enter")
+        text: str = browser.run("document.getElementById('main').innerText")
+        return text
+
+    browser.open(f"{gateway_url}/console/group?{query}")
+    tab_to("Pause deliveries")
+    assert "The group is paused." in enter()
+    tab_to("Resume deliveries")
+    assert "The group goes on." in enter()
+    tab_to("Count first")
+    assert "Rewind g of keys to earliest?" in enter()
+    assert browser.run("document.activeElement.textContent") == "No", "an Enter too many changes nothing"
+    browser.open(f"{gateway_url}/console/dead?{query}")
+    tab_to("Drop all 1 for good")
+    assert "for good?" in enter()
+    browser.press("Tab", shift=True)
+    assert browser.run("document.activeElement.textContent") == "Drop 1 for good"
+    assert "1 dead letter dropped." in enter()

@@ -310,7 +310,7 @@ def slow_answers(p99: float | None, config: NodeConfig) -> str:
     if p99 is None or p99 <= min(config.hold_time_max / 10, config.request_timeout / 5):
         return ""
     return (
-        f"its peers take up to {p99:.2g} s to answer a HOLD: each delivery takes as long, and a hold needs "
-        f"{2.5 * p99:.2g} s or more. Let consumers ask for longer holds (hold_time, hold_time_max), or look for "
+        f"its peers take up to {p99:.1f} s to answer a HOLD: each delivery takes as long, and a hold needs "
+        f"{2.5 * p99:.1f} s or more. Let consumers ask for longer holds (hold_time, hold_time_max), or look for "
         "what is slow: the network, or nodes that have too much to do"
     )

@@ -22,7 +22,7 @@ from quorumq.core.values.errors import NotFound, Unauthorized, UsageError
 from quorumq.core.values.printable import plural, printable
 from quorumq.gateway.console import views
 from quorumq.gateway.console.commands import command
-from quorumq.gateway.console.health import ago
+from quorumq.gateway.console.health import ago, short
 from quorumq.gateway.console.redrives import RATE_MAX, Redrive, Redrives
 from quorumq.gateway.console.session import COOKIE, SESSION_S, Session, Sessions
 from quorumq.gateway.gateway import Gateway
@@ -31,6 +31,7 @@ from quorumq.gateway.jsonapi.operations import beginning_of
 from quorumq.gateway.jsonapi.problems import problem_of
 from quorumq.gateway.requests import LONG_BYTES, Left, form_fields, length_of, owner_of
 from quorumq.gateway.shares import finish
+from quorumq.wire.rights import EVERYTHING
 
 ROOT: Final = "/console"
 FORM_BYTES_MAX: Final = 3 * 1024 * 1024
@@ -46,8 +47,7 @@ HEADERS: Final = {
 ASSETS: Final = {"console.css": "text/css", "console.js": "text/javascript", "icon.svg": "image/svg+xml"}
 SHOWN_VALUES: Final = {
     "uptime_s": "runs for",
-    "incarnation": "starts",
-    "disk_capacity": "disk",
+    "incarnation": "starts so far",
     "disk_free": "free on disk",
     "journal_bytes": "journal",
     "rss": "memory",
@@ -89,13 +89,18 @@ def selected(status: dict[str, Any]) -> list[tuple[str, str]]:
         if name == "uptime_s":
             text = ago(value)
         elif name in ("disk_free", "journal_bytes", "rss"):
-            text = f"{value / 1024**2:,.0f} MiB"
+            text = f"{value / 1024**3:,.1f} GiB" if value >= 10 * 1024**3 else f"{value / 1024**2:,.0f} MiB"
         elif name in ("fsync_ms", "hold_reply_p99_ms"):
-            text = f"{value:.3g} ms"
+            text = f"{value:.3g} ms" if value < 999.5 else f"{value / 1000:.3g} s"
         else:
             text = f"{value:,}" if isinstance(value, int) else str(value)
         rows.append((label, text))
     return rows
+
+
+def sentence(text: str) -> str:
+    """Return a text that begins with a capital and ends with a full stop; "" as it is."""
+    return text[:1].upper() + text[1:] + "." * (text != "" and text[-1] not in ".!?")
 
 
 def is_number(text: str) -> bool:
@@ -168,7 +173,7 @@ class ConsoleApp:
         self.templates = Environment(
             loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
         )
-        self.templates.filters.update(when=when, ago=ago, raw=Raw, selected=selected)
+        self.templates.filters.update(when=when, ago=ago, raw=Raw, selected=selected, short=short)
         self.templates.finalize = visible
         folder = resources.files("quorumq.gateway.console") / "assets"
         self.assets = {name: (folder / name).read_bytes() for name in ASSETS}
@@ -277,8 +282,8 @@ class ConsoleApp:
             "error.html",
             problem.status,
             title=problem.title,
-            detail=printable(problem.detail),
-            remedy=problem.remedy,
+            detail=printable(sentence(problem.detail)),
+            remedy=sentence(problem.remedy),
         )
 
 
@@ -289,7 +294,11 @@ async def overview(page: Page) -> Response:
     return page.render(
         "overview.html",
         here="overview",
-        **await views.overview(page.client, page.get("topics").strip()[:200]),
+        **await views.overview(
+            page.client,
+            page.get("topics").strip()[:200],
+            ask_nodes=page.console.gateway.identities.may(page.user, "admin", EVERYTHING),
+        ),
     )
 
 

@@ -13,13 +13,16 @@ from quorumq.client import Client, DeadLetterKind, Match, MessageId, QuorumqErro
 from quorumq.client.admin.peek import Which
 from quorumq.client.base.names import source_of
 from quorumq.core import messages as m
-from quorumq.core.values.printable import printable
+from quorumq.core.values.errors import Unauthorized
+from quorumq.core.values.limits import COUNTED_TEXT_MAX
+from quorumq.core.values.printable import plural, printable
 from quorumq.core.values.types import Limit
 from quorumq.gateway.console.commands import command
-from quorumq.gateway.console.health import health_of
+from quorumq.gateway.console.health import DOWN, OLD_S, ago, health_of, warning_of
 from quorumq.gateway.jsonapi.operations import SEARCHED_BYTES_MAX
 from quorumq.gateway.jsonapi.shapes import BYTES_MAX, dead_letter_of, header_of
 from quorumq.gateway.shares import pace
+from quorumq.node.problems import move_lines, problems
 
 STATES: Final = ("ready", "held", "delayed", "dead", "acked", "all")
 SHOWN: Final = 25
@@ -37,8 +40,12 @@ RATE: Final = 10
 STATUS_S: Final = 3.0
 
 
-async def overview(client: Client, pattern: str) -> dict[str, Any]:
-    """Return health, and the work of each group of the topics that match; of the first ones if they are many."""
+async def overview(client: Client, pattern: str, *, ask_nodes: bool) -> dict[str, Any]:
+    """Return health, and the work of each group of the topics that match; of the first ones if they are many.
+
+    Args:
+        ask_nodes: the user may ask nodes for their own problems.
+    """
     known = await client.metadata(*([pattern] if pattern else ()))
     names, groups = some_topics(known)
     backlogs = await client.backlogs(*names) if names else {}
@@ -57,10 +64,12 @@ async def overview(client: Client, pattern: str) -> dict[str, Any]:
     read = {group.topic for group in known.groups}
     unread = sorted(topic.name for topic in known.topics if topic.id not in read)[:UNREAD]
     nodes = [(info.node, info.up) for info in known.nodes]
+    down = {name for name, up in nodes if not up}
+    reports = [row for row in await reports_of(client, known) if row["node"] not in down] if ask_nodes else []
     return {
         "rows": rows,
         "unread": unread,
-        "health": health_of(nodes, backlogs, paused),
+        "health": health_of(nodes, backlogs, paused, problems(reports, [])),
         "nodes": nodes,
         "cluster": known.cluster_id,
         "pattern": pattern,
@@ -110,13 +119,20 @@ async def group(
         max_bytes=BYTES_MAX, look_at_bytes=SEARCHED_BYTES_MAX, pace=pace,
     )  # fmt: skip
     options = {"which": which, "key": key or None, "header": header or None, "text": text or None}
+    limit = limits_of(known).get((topic, name))
+    readers = plural(len(work.consumers), "consumer")
     return {
         "work": work,
+        "warning": warning_of(topic, name, work, is_paused=paused),
+        "calm": f"{readers}, and no message waits for more than {ago(OLD_S)}.",
         "search": search,
         "messages": [shown(match) for match in search.matches],
         "states": STATES,
         "paused": paused,
-        "limit": limits_of(known).get((topic, name)),
+        "limit": limit,
+        "set_limit": command(
+            "groups", "limit", topic, name, per_second=f"{limit.per_second:g}" if limit else RATE
+        ),
         "pause": command("groups", "resume" if paused else "pause", topic, name),
         "command": command("peek", topic, group=name, **options),
         "describe": command("groups", "describe", topic, name),
@@ -133,6 +149,7 @@ async def dead(client: Client, topic: str, name: str) -> dict[str, Any]:
                 "kind": kind,
                 "versions": sorted(kind.versions.items(), key=lambda pair: -pair[1])[:5],
                 "bars": bars(kind),
+                "text": kind.message + "…" * (len(kind.message) >= COUNTED_TEXT_MAX),
                 "redrive": command(
                     "deadletters", "redrive", topic, group=name, fingerprint=kind.fingerprint,
                     error_class=kind.error_class, reason=kind.reason, rate=RATE,
@@ -175,28 +192,44 @@ async def message(client: Client, topic: str, text: str) -> dict[str, Any]:
     }
 
 
-async def nodes(client: Client) -> dict[str, Any]:
-    """Return each node's knowledge of itself and its peers; all nodes are asked at once."""
-    known = await client.metadata()
-    rows: list[dict[str, Any]] = [
-        {"node": info.node, "address": info.address, "up": info.up, "status": {}, "error": ""}
-        for info in known.nodes
-    ]
+async def reports_of(client: Client, known: m.MetadataReply) -> list[dict[str, Any]]:
+    """Ask all nodes at once for their own state; return it with ``node``, ``address``, ``up``, and ``error``."""
 
-    async def look(row: dict[str, Any]) -> None:
+    async def ask(info: m.NodeInfo) -> dict[str, Any]:
+        row: dict[str, Any] = {"node": info.node, "address": info.address, "error": ""}
+        only = client.context.nodes.addresses_of((info.node,))
+        request = m.StatusRequest()  # its first page: the others have partitions
         try:
-            only = client.context.nodes.addresses_of((row["node"],))
-            request = m.StatusRequest()  # its first page: the others have partitions
-            row["status"], _ = await client.context.ask(
-                request, f"status of {row['node']}", STATUS_S, writes=False, only=only
+            status, _ = await client.context.ask(
+                request, f"status of {info.node}", STATUS_S, writes=False, only=only
             )
         except QuorumqError as failure:
-            row["error"] = str(failure)
+            refuses = isinstance(failure, Unauthorized)
+            return {**row, "up": False, "error": str(failure), "refuses": refuses}
+        return {**row, "up": True, **status}
+
+    rows: dict[str, dict[str, Any]] = {}
+
+    async def look(info: m.NodeInfo) -> None:
+        rows[info.node] = await ask(info)
 
     async with trio.open_nursery() as nursery:
-        for row in rows:
-            nursery.start_soon(look, row)
-    return {"rows": rows, "names": [info.node for info in known.nodes], "command": command("status")}
+        for info in known.nodes:
+            nursery.start_soon(look, info)
+    return [rows[info.node] for info in known.nodes]
+
+
+async def nodes(client: Client) -> dict[str, Any]:
+    """Return each node's knowledge of itself, its peers and its moves."""
+    known = await client.metadata()
+    rows = await reports_of(client, known)
+    return {
+        "rows": rows,
+        "names": [info.node for info in known.nodes],
+        "problems": sorted(problems(rows, []), key=lambda text: DOWN not in text),
+        "moves": move_lines(rows),
+        "command": command("status"),
+    }
 
 
 async def publish(client: Client, topic: str, original: str) -> dict[str, Any]:

@@ -18,6 +18,8 @@ function lines(root) {
     const text = points.map(([at, value]) =>
       `${last > first ? 100 * (at - first) / (last - first) : 100},${22 - 20 * value / most}`).join(" ");
     svg.querySelector("polyline").setAttribute("points", text);
+    svg.querySelector("title").textContent =
+      `${points[0][1]} ready ${Math.round((last - first) / 60e3)} min ago, now ${points.at(-1)[1]}, at most ${most}`;
   }
 }
 
@@ -28,7 +30,10 @@ async function refresh() {
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     const fresh = answer.ok && page.getElementById("live");
     if (!fresh) throw new Error(answer.status);  // an error, or the page that asks to sign in
+    const open = live.querySelector("details")?.open, details = fresh.querySelector("details");
+    if (details && open !== undefined) details.open = open;
     live.replaceChildren(...fresh.childNodes);
+    live.dataset.refresh = fresh.dataset.refresh || "";
     document.body.classList.remove("stale");
     lines(live);
   } catch { document.body.classList.add("stale"); }
@@ -36,7 +41,7 @@ async function refresh() {
 
 async function refreshing() {
   await refresh();
-  setTimeout(refreshing, EVERY_MS);
+  if (live.dataset.refresh) setTimeout(refreshing, EVERY_MS);
 }
 
 if (live) { lines(live); if (live.dataset.refresh) setTimeout(refreshing, EVERY_MS); }
