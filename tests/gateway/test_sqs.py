@@ -196,8 +196,15 @@ async def test_a_message_is_visible_when_its_timeout_says() -> None:
             f"Value {again['ReceiptHandle']} for parameter ReceiptHandle is invalid. Reason: Message does not exist or "
             "is not available for visibility timeout change."
         )
-        for one, seconds in ((again, 0), (message, 10)):
-            assert (await change(one, seconds)).code == "MessageNotInflight"
+        await it.sdk.ok("SendMessage", QueueUrl=JOBS, MessageBody="x")
+        deleted = await taken(0)
+        await it.sdk.ok("DeleteMessage", QueueUrl=JOBS, ReceiptHandle=deleted["ReceiptHandle"])
+        for one, seconds in ((again, 0), (message, 10), (deleted, 10), (deleted, 0)):
+            gone = await change(one, seconds)
+            assert (gone.code, "Message does not exist" in gone.json["message"]) == (
+                "InvalidParameterValue",
+                True,
+            )
 
 
 async def test_a_long_poll_may_be_parked_for_all_of_its_wait() -> None:
@@ -357,7 +364,7 @@ async def test_a_queue_is_refused_with_other_attributes_and_a_refused_one_is_not
 
 async def test_attributes_that_are_settings_of_a_topic_are_kept_there() -> None:
     async with world() as it:
-        given = {"MessageRetentionPeriod": "60", "VisibilityTimeout": "30", "FifoQueue": "false"}
+        given = {"MessageRetentionPeriod": "60", "VisibilityTimeout": "30"}
         for _ in range(2):
             await it.sdk.ok("CreateQueue", QueueName="jobs", Attributes=given)
         other = await it.sdk.ask("CreateQueue", QueueName="jobs", Attributes={"MessageRetentionPeriod": "90"})

@@ -15,6 +15,18 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "a FIFO queue by attribute": (
         "CreateQueue", {"QueueName": "a", "Attributes": {"FifoQueue": "true"}}, "UnsupportedOperation",
     ),
+    "an attribute of FIFO queues": (
+        "CreateQueue", {"QueueName": "a", "Attributes": {"FifoQueue": "false"}}, "InvalidAttributeName",
+    ),
+    "an attribute of FIFO queues, asked for": (
+        "GetQueueAttributes", {"QueueUrl": JOBS, "AttributeNames": ["FifoQueue"]}, "InvalidAttributeName",
+    ),
+    "too many tasks": (
+        "ListMessageMoveTasks", {"SourceArn": "arn:aws:sqs:r:0:jobs", "MaxResults": 11}, "InvalidParameterValue",
+    ),
+    "no tasks": (
+        "ListMessageMoveTasks", {"SourceArn": "arn:aws:sqs:r:0:jobs", "MaxResults": 0}, "InvalidParameterValue",
+    ),
     "a URL of a FIFO queue": ("SendMessage", {"QueueUrl": "a.fifo", "MessageBody": "x"}, "UnsupportedOperation"),
     "a name": ("CreateQueue", {"QueueName": "a.b"}, "InvalidParameterValue"),
     "a long name": ("CreateQueue", {"QueueName": 81 * "a"}, "InvalidParameterValue"),

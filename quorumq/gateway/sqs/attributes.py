@@ -43,9 +43,6 @@ NUMBERS: Final = {
 }
 """Attributes that are integers."""
 
-FIFO_ATTRIBUTES: Final = frozenset(
-    {"FifoQueue", "ContentBasedDeduplication", "DeduplicationScope", "FifoThroughputLimit"}
-)
 REFUSED: Final = {
     "Policy": "rights are in the nodes' clients file (`quorumq clients`)",
     "KmsMasterKeyId": "messages are not encrypted on the nodes' disks: encrypt the disks",
@@ -167,10 +164,9 @@ def checked(attributes: Mapping[str, str]) -> dict[str, str]:
     """Return attributes to be set, as text in one form; SqsError if one is unknown, or cannot be as it is."""
     values: dict[str, str] = {}
     for name, text in ((name.strip(), text) for name, text in attributes.items()):
-        if name in FIFO_ATTRIBUTES:
-            if text.lower() != "false":
-                raise unsupported(FIFO)
-        elif name in NUMBERS:
+        if name == "FifoQueue" and text.lower() == "true":
+            raise unsupported(FIFO)
+        if name in NUMBERS:
             _, low, high = NUMBERS[name]
             try:
                 values[name] = str(integer(name, text, low, high))

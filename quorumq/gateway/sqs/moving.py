@@ -30,6 +30,10 @@ _TASK: Final = re.compile(r"([0-9]{1,15}) ([0-9]{1,15}) ([A-Za-z0-9_-]{0,80})")
 _HANDLE: Final = re.compile(r"[A-Za-z0-9_-]{1,80}\.[0-9]+\.[0-9a-f]{16}")
 
 
+TASKS_MAX: Final = 10
+"""Tasks that SQS lists at most; here a queue has one."""
+
+
 class MoveActions:
     """Message move tasks."""
 
@@ -88,6 +92,7 @@ class MoveActions:
     async def list_message_move_tasks(self, call: Call) -> dict[str, Any]:
         """List the last task of a queue, which is completed."""
         queue, _ = await self._of_source(call)
+        call.params.number("MaxResults", 1, TASKS_MAX, 1)
         task = _TASK.fullmatch((await self._cache.of(call, queue)).labels.get(TASK, ""))
         if task is None:
             return {"Results": []}

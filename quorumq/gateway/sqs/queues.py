@@ -10,7 +10,6 @@ from typing import Any, Final
 from quorumq.core.values.deadnames import DEAD_SUFFIX
 from quorumq.core.values.errors import NotFound, QuorumqError
 from quorumq.gateway.sqs.attributes import (
-    FIFO_ATTRIBUTES,
     LABEL,
     NEVER,
     NUMBERS,
@@ -52,7 +51,7 @@ class QueueActions:
         """Create a queue, or confirm that there is one with these attributes."""
         name = call.params.text("QueueName")
         given = call.params.text_mapping("Attributes")
-        if name.endswith(".fifo") or given.get("FifoQueue", "false").lower() == "true":
+        if name.endswith(".fifo"):
             raise unsupported(FIFO)
         check_name(name)
         values = checked(given)
@@ -134,7 +133,7 @@ class QueueActions:
         values["CreatedTimestamp"] = attributes.labels.get(CREATED, str(modified // 1000))
         values["LastModifiedTimestamp"] = str(modified // 1000)
         values["SqsManagedSseEnabled"] = "false"
-        known = {*values, *_COUNTS, *NUMBERS, *FIFO_ATTRIBUTES, *REFUSED, "RedrivePolicy", "All"}
+        known = {*values, *_COUNTS, *NUMBERS, *REFUSED, "RedrivePolicy", "All"}
         for one in names:
             if one not in known:
                 raise SqsError("InvalidAttributeName", f"Unknown Attribute {one[:100]}.")

@@ -9,9 +9,10 @@ from typing import Any, Final
 
 import trio
 
-from quorumq.client import Message
+from quorumq.client import Message, MessageId
+from quorumq.client.base.message import Settleable
 from quorumq.core.values.deadnames import DEAD_SUFFIX
-from quorumq.core.values.errors import AlreadySettled, NotFound, QuorumqError
+from quorumq.core.values.errors import AlreadySettled, HoldLost, NotFound, QuorumqError
 from quorumq.core.values.limits import DEADLINE_SHARE
 from quorumq.gateway.requests import Stopping, while_there
 from quorumq.gateway.sqs.attributes import AttributeCache
@@ -113,6 +114,16 @@ class ReceiveActions:
             raise SqsError("MissingParameter", "The request must contain the parameter VisibilityTimeout.")
         seconds = params.number("VisibilityTimeout", 0, VISIBILITY_MAX_S, 0)
         ticket = call.client.ticket(handle.receipt)
+        try:
+            await self._hide(call, handle, ticket, seconds)
+        except HoldLost:
+            if await is_deleted(call, ticket):
+                raise AlreadySettled("the message was deleted") from None
+            raise
+
+    @staticmethod
+    async def _hide(call: Call, handle: Handle, ticket: Settleable, seconds: int) -> None:
+        """Have the message of a handle come again after a number of seconds."""
         if not seconds or call.client.wall_ms() + seconds * 1000 < handle.until_ms - SLACK_MS:
             await call.client.reject([ticket], delay=seconds)  # a hold can be extended, and not shortened
         else:
@@ -142,6 +153,17 @@ class ReceiveActions:
             raise errors[ids[0]]  # SDKs repeat it whole
         good = [{"Id": name} for name in ids if name not in errors]
         return outcome_lists(good, [(name, errors[name]) for name in ids if name in errors])
+
+
+async def is_deleted(call: Call, ticket: Settleable) -> bool:
+    """Return True if the group of a receipt has settled its message, as far as a replica knows."""
+    receipt = ticket.delivery.receipt
+    name = MessageId(receipt.partition, receipt.span.producer_id, ticket.seq)
+    with suppress(QuorumqError):
+        life = await call.client.show(call.queue(), name)
+        seen = [one for replica in life.replicas for one in replica.groups if one.group == receipt.group]
+        return any(one.state in ("acked", "purged") for one in seen)
+    return False
 
 
 async def settled(call: Call, params: Params, do: Callable[[Call, Params], Awaitable[None]]) -> None:
