@@ -152,7 +152,8 @@ class Page:
         may = console.gateway.identities.may
         topic, group = self.get("topic"), self.get("group")
         shared = {
-            "root": ROOT, "url": url, "here": "", "notice": "", "write": console.write, "user": self.user.name,
+            "root": ROOT, "url": url, "here": "", "notice": "",
+            "clock": f"{datetime.now(UTC):%H:%M:%S} UTC", "write": console.write, "user": self.user.name,
             "token": console.sessions.form_token(self.session), "topic": topic, "group": group,
             "may_admin": console.write and bool(topic) and may(self.user, "admin", topic),
             "may_publish": console.write and (not topic or may(self.user, "publish", topic)),
