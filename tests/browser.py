@@ -38,6 +38,35 @@ FLAGS = [
 KEYS = {"Enter": 13, "Tab": 9, "Escape": 27, " ": 32}
 
 
+PALE = """
+(() => {
+  const numbers = (colour) => colour.match(/[\\d.]+/g).map(Number);
+  const light = (rgb) => rgb.slice(0, 3).map((value) => value / 255)
+    .map((value) => value <= .03928 ? value / 12.92 : ((value + .055) / 1.055) ** 2.4)
+    .reduce((sum, value, place) => sum + value * [.2126, .7152, .0722][place], 0);
+  const behind = (element) => {
+    for (let at = element; at; at = at.parentElement) {
+      const colour = numbers(getComputedStyle(at).backgroundColor);
+      if (colour.length === 3 || colour[3] === 1) return colour;
+    }
+    return [255, 255, 255];
+  };
+  const ratio = (element, part) => {
+    const both = [numbers(getComputedStyle(element, part).color), behind(element)];
+    const [dark, bright] = both.map(light).sort((a, b) => a - b);
+    return (bright + .05) / (dark + .05);
+  };
+  const seen = [...document.querySelectorAll('body *')].filter((element) => element.getClientRects().length);
+  return seen.flatMap((element) => {
+    const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
+    const lowest = Math.min(own ? ratio(element) : 21, element.placeholder ? ratio(element, '::placeholder') : 21);
+    return lowest < 4.5 ? [`${element.outerHTML.slice(0, 80)} ${lowest}`] : [];
+  });
+})()
+"""
+"""Script for the elements whose text has a contrast below 4.5 with its background."""
+
+
 def pipe() -> tuple[int, int]:
     """Return both ends of a pipe, above the numbers that the browser reads and writes."""
     low = os.pipe()
@@ -134,6 +163,11 @@ class Browser:
         answer = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
+
+    def pale(self) -> list[str]:
+        """Return the elements whose text has a contrast below 4.5 with its background, and the contrasts."""
+        elements: list[str] = self.run(PALE)
+        return elements
 
     def press(self, key: str, *, shift: bool = False) -> None:
         """Press a key: its name in `KEYS`, or a character."""

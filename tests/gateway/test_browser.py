@@ -27,35 +27,6 @@ def call(method: str, url: str, body: Any) -> Any:
         return json.load(answer)
 
 
-PALE = """
-(() => {
-  const numbers = (colour) => colour.match(/[\\d.]+/g).map(Number);
-  const light = (rgb) => rgb.slice(0, 3).map((value) => value / 255)
-    .map((value) => value <= .03928 ? value / 12.92 : ((value + .055) / 1.055) ** 2.4)
-    .reduce((sum, value, place) => sum + value * [.2126, .7152, .0722][place], 0);
-  const behind = (element) => {
-    for (let at = element; at; at = at.parentElement) {
-      const colour = numbers(getComputedStyle(at).backgroundColor);
-      if (colour.length === 3 || colour[3] === 1) return colour;
-    }
-    return [255, 255, 255];
-  };
-  const ratio = (element, part) => {
-    const both = [numbers(getComputedStyle(element, part).color), behind(element)];
-    const [dark, bright] = both.map(light).sort((a, b) => a - b);
-    return (bright + .05) / (dark + .05);
-  };
-  const seen = [...document.querySelectorAll('body *')].filter((element) => element.getClientRects().length);
-  return seen.flatMap((element) => {
-    const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
-    const lowest = Math.min(own ? ratio(element) : 21, element.placeholder ? ratio(element, '::placeholder') : 21);
-    return lowest < 4.5 ? [`${element.outerHTML.slice(0, 80)} ${lowest}`] : [];
-  });
-})()
-"""
-"""Script for the elements whose text has a contrast below 4.5 with what is behind it."""
-
-
 def dead_letter(url: str, topic: str) -> str:
     """Make a dead letter of group `g` with hostile texts, and return its id."""
     groups = f"{url}/v1/topics/{topic}/groups"
@@ -87,7 +58,7 @@ def test_a_page_is_legible_and_runs_its_own_script_alone(
         assert browser.complaints == [], path
         assert title in browser.run("document.title")
         assert browser.run("document.documentElement.scrollWidth") <= width, path
-        assert browser.run(PALE) == [], path
+        assert browser.pale() == [], path
         if path == "/":
             points = browser.run("document.querySelector('polyline').getAttribute('points')")
             assert re.fullmatch(r"[\d., ]+", points), "the script has drawn a line"

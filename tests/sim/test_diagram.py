@@ -201,7 +201,9 @@ def browsed(browser: Browser, page: str, focus: str, folder: Path) -> dict[str, 
     """Return the observations of a browser that works with the page."""
     file = folder / "diagram.html"
     file.write_text(page)
-    browser.open(file.as_uri(), 1200)
+    for width, scheme in ((390, "dark"), (1200, "light")):
+        browser.open(file.as_uri(), width, scheme)
+        assert browser.pale() == []
     seen: dict[str, Any] = browser.run(PROBE.replace("FOCUS", json.dumps(focus)))
     assert browser.complaints == []
     return seen

@@ -1,4 +1,4 @@
-"""Judges of a report's page: its elements, and what a browser makes of it."""
+"""Judges of a report's page: its elements, and its view in a browser."""
 
 from __future__ import annotations
 
@@ -63,7 +63,9 @@ def browsed(browser: Browser, page: str, table: int, width: int, folder: Path) -
     away."""
     file = folder / "report.html"
     file.write_text(page)
-    browser.open(file.as_uri(), width)
+    for scheme in ("dark", "light"):
+        browser.open(file.as_uri(), width, scheme)
+        assert browser.pale() == []
     seen: dict[str, Any] = browser.run(PROBE.replace("TABLE", str(table)))
     assert browser.complaints == []
     return seen
