@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
+import zlib
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from importlib import resources
@@ -178,6 +179,8 @@ class ConsoleApp:
         self.templates.finalize = visible
         folder = resources.files("quorumq.gateway.console") / "assets"
         self.assets = {name: (folder / name).read_bytes() for name in ASSETS}
+        # Part of their addresses: after an upgrade a browser takes no old style for a new page.
+        self.templates.globals["assets"] = f"{zlib.crc32(b''.join(self.assets.values())):08x}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
