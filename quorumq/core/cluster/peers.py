@@ -210,7 +210,7 @@ class Peers:
         would take its place.
         """
         config, layout, me = self.state.config, self.layout, self.state.me
-        if hello.node == me or self.is_up(hello.node, now):
+        if hello.node == me or self.is_up(hello.node, now, TWICE_S):
             return Failed(
                 Code.NOT_STORED,
                 f"node {hello.node!r} is running, and linked to node {me!r}: give this one an id of its own. If it was "
@@ -232,9 +232,14 @@ class Peers:
         lately = now.mono - SILENT_S - self.state.config.heartbeat
         return self.received_at.get(node, math.inf) < lately or self.owes_answer(node)
 
-    def is_up(self, node: NodeId, now: Now) -> bool:
-        """Return True if a node is linked, and was heard from lately: one that was stopped keeps its links."""
-        return node in self.state.links and now.mono - self.received_at.get(node, -1e18) < TWICE_S
+    def is_up(self, node: NodeId, now: Now, within: float | None = None) -> bool:
+        """Return True if a node is linked, and was heard from lately: one that was stopped keeps its links.
+
+        Args:
+            within: seconds; None: those in which heartbeats come, with time to spare.
+        """
+        within = TWICE_S + self.state.config.heartbeat if within is None else within
+        return node in self.state.links and now.mono - self.received_at.get(node, -1e18) < within
 
     def _refuse_start(self, hello: Hello, now: Now) -> Failed | None:
         """Return why this start of a node that belongs here is not welcome."""
@@ -243,7 +248,7 @@ class Peers:
                 Code.SUPERSEDED, f"node id {hello.node!r} is this very node's: give each node its own id"
             )
         live = self.state.links.get(hello.node)
-        if live is not None and live != hello.incarnation and self.is_up(hello.node, now):
+        if live is not None and live != hello.incarnation and self.is_up(hello.node, now, TWICE_S):
             return Failed(
                 Code.NOT_STORED,
                 f"start {live.n} of node {hello.node!r} was heard from within the last {TWICE_S:.0f} s: is it running "
