@@ -180,8 +180,11 @@ class SplitCoordinator(GroupReader):
         shares: dict[NodeId, list[PartitionId]] = {}
         refused: list[PartitionId] = []  # by each node
         wanted = dict.fromkeys(self.partitions)  # without topics that were deleted meanwhile
+        able, last = self._able(context, before, now)
         for at, partition in enumerate(one for one in partitions if one in wanted):
-            target = self._target(context, partition, at, before, shares, now)
+            target = self._target(context, partition, at, before, shares, able, now) or (
+                self._target(context, partition, at, before, shares, last, now) if last else None
+            )
             (refused if target is None else shares.setdefault(target, [])).append(partition)
         if not shares and not self.sub_fetches:
             if self.problem is None and not before:
@@ -228,6 +231,20 @@ class SplitCoordinator(GroupReader):
             )
         return effects
 
+    def _able(
+        self, context: Context, before: tuple[NodeId, ...], now: Now
+    ) -> tuple[dict[NodeId, None], dict[NodeId, None]]:
+        """Return the nodes that may be asked, and silent ones, which come last.
+
+        A FETCH that does not wait leaves out those that owe an answer: while all that are left do, nothing can be won.
+        """
+        able: dict[NodeId, None] = {}
+        last: dict[NodeId, None] = {}
+        for node in context.state.answering:
+            if node not in self.failed and not (before and context.peers.owes_answer(node)):
+                (last if context.peers.is_silent(node, now) else able)[node] = None
+        return able, last
+
     def _target(
         self,
         context: Context,
@@ -235,25 +252,25 @@ class SplitCoordinator(GroupReader):
         at: int,
         before: tuple[NodeId, ...],
         asked: Container[NodeId],
+        able: Container[NodeId],
         now: Now,
     ) -> NodeId | None:
-        """Return the node to ask: this one if it can, else a linked replica that has not failed this request.
+        """Return the node to ask: this one if it can, else a replica that is able to.
 
-        A silent one comes last; before it, one that is ``asked`` for other partitions comes first: the limits are
-        divided among as few nodes as may be. A FETCH that does not wait leaves out those that owe an answer: while all
-        that are left do, nothing can be won.
+        One that is ``asked`` for other partitions comes first: the limits are divided among as few nodes as may be.
         """
         members = [node for node in context.catalogue.members_of(partition) if node not in before]
         me = context.state.me
         if context.may_coordinate(partition, now) and me not in self.failed and me not in before:
             return me
         turn = (context.fetches + at) % max(1, len(members))
-        peers, there = context.peers, members[turn:] + members[:turn]
-        for member in sorted(there, key=lambda member: (peers.is_silent(member, now), member not in asked)):
-            skipped = member in self.failed or (before and peers.owes_answer(member))
-            if member in context.state.answering and not skipped:
-                return member
-        return None
+        first = None
+        for member in members[turn:] + members[:turn]:
+            if member in able:
+                if member in asked:
+                    return member
+                first = first or member
+        return first
 
     def on_reply(
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: m.PeerMessage, now: Now
