@@ -2,7 +2,7 @@
 
 A request only names the number, in a layout. Every later step is upkeep: the first node of a partition's set that is up
 proposes it. So a raise goes on without the client, after a crash, and for partitions that are added later
-(docs/layouts.md, RAISE; core/cluster/raising.py).
+(docs/layouts.md, RAISE; core/requests/layout_steps.py).
 """
 
 from __future__ import annotations
