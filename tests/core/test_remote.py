@@ -377,6 +377,22 @@ def test_a_leg_whose_node_was_started_again_is_asked_for_anew() -> None:
     assert sizes_of(cluster.replies.get(key)) == 1
 
 
+def test_a_fetch_is_not_answered_empty_if_no_node_has_looked() -> None:
+    """Its node is started again when the wait is over: an empty answer would say that the group has begun."""
+    cluster = Cluster(5)
+    topic, _ = filled(cluster, 1, 1, 1)
+    ((member,),) = topic.replicas
+    stranger = next(name for name in cluster.names if name != member)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.RemoteFetch)
+    key = cluster.submit(stranger, fetch("new", wait=0.3, hold_time=20.0))
+    cluster.advance(0.31)
+    assert key not in cluster.replies
+    cluster.kill([member])
+    cluster.start([member])
+    cluster.advance(0.2)
+    check_failed(cluster.replies[key], "outcome-unknown", "no replica of 'jobs'")
+
+
 def test_a_silent_leg_is_given_up_and_the_next_node_asked() -> None:
     cluster = Cluster(5)
     topic, _ = filled(cluster, 3, 1, 1)

@@ -95,7 +95,7 @@ HINTS_END_BEFORE_THEIR_ROUND = (
     [
         (1012, ((Batches, "_is_overdue", pulls_after_the_grace),)),
         (46, ((Voter, "_refuse_untrusted", lambda *args: []),)),
-        (302, ((Placing, "wait_to_adopt", lambda *args: []),)),
+        (27000466, ((Placing, "wait_to_adopt", lambda *args: []),)),
         (1009, ((SplitCoordinator, "_answer_or_wait", waits_for_other_sub_fetches),)),
         (24000085, HINTS_END_BEFORE_THEIR_ROUND),
     ],

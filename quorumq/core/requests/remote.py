@@ -132,7 +132,7 @@ class SplitCoordinator(GroupReader):
 
     __slots__ = (
         "again_at", "before", "crowded", "failed", "gathering", "pause", "problem", "slices", "started", "sub_fetches",
-        "unserved",
+        "unlooked", "unserved",
     )  # fmt: skip
 
     def __init__(
@@ -151,6 +151,7 @@ class SplitCoordinator(GroupReader):
         self.sub_fetches: dict[int, SubFetch] = {}  # by round
         self.failed: dict[NodeId, None] = {}  # nodes that refused or did not answer
         self.unserved: list[SubFetch] = []  # not open: each node has refused their partitions
+        self.unlooked = {} if before else dict.fromkeys(partitions)  # no node has answered for these yet
         self.again_at = 0.0  # when these are asked for again
         self.pause = ASK_AGAIN_S[0]  # seconds until then, the next time
         self.problem: m.Failed | None = None
@@ -187,12 +188,6 @@ class SplitCoordinator(GroupReader):
             )
             (refused if target is None else shares.setdefault(target, [])).append(partition)
         if not shares and not self.sub_fetches:
-            if self.problem is None and not before:
-                topic = self.request.topics[0]
-                detail = (
-                    f"no replica of {topic!r} can be reached from node {context.state.me}: ask another node"
-                )
-                self.problem = m.Failed(Code.TOO_FEW_REPLICAS, detail, 1, 0)
             return self._answer(context, now)
         effects: list[Effect] = []
         remaining = len(shares) + bool(refused)
@@ -306,6 +301,9 @@ class SplitCoordinator(GroupReader):
             self._note_failure(ended, m.Failed(message.code, message.detail, 1, 0))
             if message.code != Code.OUTCOME_UNKNOWN:
                 self.unsure.pop(message.round, None)
+        else:
+            for partition in ended.partitions:
+                self.unlooked.pop(partition, None)
         if not message.slices:
             effects += self._look_again(context, ended, now)
             return effects if self.done else effects + self._answer_or_wait(context, now, ended)
@@ -397,6 +395,7 @@ class SplitCoordinator(GroupReader):
         self.partitions = tuple(partition for partition in self.partitions if partition.topic != topic.id)
         self.slices = [part for part in self.slices if part.partition.topic != topic.id]
         if self.partitions:
+            self.unlooked = {one: None for one in self.unlooked if one.topic != topic.id}
             return effects
         self.problem = why
         self.unsure.clear()
@@ -434,14 +433,21 @@ class SplitCoordinator(GroupReader):
         effects = self._cancel(context)
         given = [released for part in self.slices for released in released_of(part)]
         context.remember_given(self.key, given, self.started + self.request.hold_time)
-        if not self.slices and self.problem is not None:
-            if self.unsure and self.problem.code in (Code.NOT_FOUND, Code.TOO_FEW_REPLICAS):
-                # One node has refused or is silent, and another one may have made the group.
-                self.problem = self.problem._replace(code=Code.OUTCOME_UNKNOWN)
-            return effects + self.finish(context, self.problem)
+        if not (self.slices or self.hinted) and self.unlooked:  # empty would say that the group has begun
+            return effects + self.finish(context, self._why_unlooked(context))
         hinted = self.hinted and not self.request.idle  # a sub-fetch of an idle client may not be
         reply = m.FetchReply(self.request.sent_at, self.request.hold_time, tuple(self.slices), hinted)
         return effects + self.finish(context, reply)
+
+    def _why_unlooked(self, context: Context) -> m.Failed:
+        """Return why no node has looked at some partitions, for the client."""
+        me, topic = context.state.me, self.request.topics[0]
+        detail = f"no replica of {topic!r} can be reached from node {me}: ask another node"
+        problem = self.problem or m.Failed(Code.TOO_FEW_REPLICAS, detail, 1, 0)
+        if self.unsure and problem.code in (Code.NOT_FOUND, Code.TOO_FEW_REPLICAS):
+            # One node has refused or is silent, and another one may have made the group.
+            return problem._replace(code=Code.OUTCOME_UNKNOWN)
+        return problem
 
     def _cancel(self, context: Context) -> list[Effect]:
         return [
