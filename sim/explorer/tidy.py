@@ -52,13 +52,14 @@ def tidy(core: NodeCore, now: Now, *, keeps_given: bool) -> None:
 def _tidy_timers(core: NodeCore, now: Now) -> None:
     kept: dict[tuple[float, tuple[object, ...]], None] = {}
     over: dict[tuple[float, tuple[object, ...]], None] = {}
-    grants = core.state.grants(now)
+    replicas = {**core.context.sources, **core.replicas}
+    grants = core.state.grants(replicas, now)
     for time, _, timer in core.state.timers:
         if _matters(core, time, timer, now):
             kept[(time, timer)] = None
-    for partition, replica in {**core.context.sources, **core.replicas}.items():
+    for partition, replica in replicas.items():
         ends: dict[tuple[object, ...], float] = {}
-        for time, *granted in grants.get(partition, ()):
+        for time, *granted in grants[partition]:
             # Earlier timers of this owner would only be set again to its deadline when they come.
             ends[tuple(granted)] = max(time, ends.get(tuple(granted), 0.0))
         for view in replica.views.with_holds():

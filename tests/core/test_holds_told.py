@@ -35,7 +35,7 @@ def replica(cluster: Cluster, node: str) -> Replica:
 def told(cluster: Cluster, node: str) -> list[tuple[str, Span, bool]]:
     """Return the holds that the node would report: group, messages, and True if they are blocked, held by NO_OWNER."""
     copy = replica(cluster, node)
-    granted = copy.node.grants(cluster.now).get(copy.partition, [])
+    granted = copy.node.grants([copy.partition], cluster.now)[copy.partition]
     holds = copy.recall.holds_to_tell(cluster.now, granted)
     return [(hold.group, hold.span, hold.owner == NO_OWNER) for hold in holds]
 

@@ -144,13 +144,13 @@ def test_messages_acked_in_a_row_are_told_as_one() -> None:
         cluster.ask("a", m.AckRequest(receipts(cluster.ask("a", fetch(most=1, hold_time=5.0)))))
         cluster.advance(0.01)
     (replica,) = cluster.nodes["b"].replicas.values()
-    granted = replica.node.grants(cluster.now)[replica.partition]
+    granted = replica.node.grants([replica.partition], cluster.now)[replica.partition]
     assert len(granted) == 100
     holds = replica.recall.holds_to_tell(cluster.now, granted)
     assert len(holds) <= 2, "as many as there are powers of two among the times that are left"
     assert sum(held.span.size for held in holds) == 100
     cluster.advance(10.0)
-    assert not replica.node.grants(cluster.now)
+    assert not replica.node.grants([replica.partition], cluster.now)[replica.partition]
 
 
 # -------------------------------------------------------------------- without answers of peers

@@ -10,8 +10,9 @@ from __future__ import annotations
 import functools
 import hashlib
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final, Literal
 
 from quorumq.core.cluster.buckets import Bucket
@@ -350,13 +351,13 @@ class NodeState:
         self.timer_count += 1
         heapq.heappush(self.timers, (time, self.timer_count, timer))
 
-    def grants(self, now: Now) -> dict[PartitionId, list[GrantTimer]]:
+    def grants(self, partitions: Iterable[PartitionId], now: Now) -> dict[PartitionId, list[GrantTimer]]:
         """Return the holds whose time is not over, by partition: those that have ended, too."""
-        by_partition: dict[PartitionId, list[GrantTimer]] = {}
-        for time, _, timer in (*self.timers, *self.over):
-            if timer[0] == "expire" and time > now.mono:
-                by_partition.setdefault(timer[1], []).append((time, *timer[2:]))
-        return by_partition
+        granted: dict[PartitionId, list[GrantTimer]] = {partition: [] for partition in partitions}
+        for time, _, timer in chain(self.timers, self.over):
+            if timer[0] == "expire" and time > now.mono and timer[1] in granted:
+                granted[timer[1]].append((time, *timer[2:]))
+        return granted
 
     def bucket_of(self, topic: bytes, group: str) -> Bucket | None:
         """Return the tokens of a group here; None if it has no limit."""

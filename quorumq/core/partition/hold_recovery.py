@@ -215,8 +215,9 @@ def tell(
         replica = kept(partition)
         if replica is None or sender not in replica.members or not is_teller(replica, epoch, now):
             continue
-        granted = replica.node.grants(now) if granted is None else granted
-        holds = replica.recall.holds_to_tell(now, granted.get(partition, ()))
+        if granted is None:
+            granted = replica.node.grants(message.partitions, now)
+        holds = replica.recall.holds_to_tell(now, granted[partition])
         chunks = chunks_of(holds, HOLDS_PER_CHUNK) or [()]
         effects += [
             Send(sender, HoldsReply(message.round, partition, number, len(chunks), chunk))

@@ -315,11 +315,9 @@ def clean_stop(context: Context, now: Now) -> r.CleanStopped:
     trusted = [replica for replica in context.replicas.values() if replica.is_trusted]
     trusted += [replica for replica in context.sources.values() if replica.trusted_since]
     able = [replica for replica in trusted if not replica.in_quarantine(now)]
-    granted = context.state.grants(now)
+    granted = context.state.grants([replica.partition for replica in able], now)
     holds = [
-        held
-        for replica in able
-        for held in replica.recall.holds_at_stop(now, granted.get(replica.partition, ()))
+        held for replica in able for held in replica.recall.holds_at_stop(now, granted[replica.partition])
     ]
     memory: list[r.MemoryAtStop] = []
     most = BALLOTS_AT_STOP_MAX
