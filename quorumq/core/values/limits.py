@@ -103,7 +103,7 @@ SESSION_IDLE_S = 86_400.0
 RECLAIM_BATCHES_MAX = 4096
 """Batches of a partition that one sweep of RECLAIM looks at, or drops."""
 
-RECLAIMED_PER_STEP = 2048
+RECLAIMED_PER_STEP = 512
 """Runs of messages, each once for each group, that one step of RECLAIM looks at or drops: some 5 ms."""
 
 REFRESHED_PER_STEP = 512
