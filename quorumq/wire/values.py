@@ -308,14 +308,15 @@ class _Maker:
         name = cls.__name__
         chunks = [repr(cbor.array_head(len(fields))), *self._fields(cls, "x")]
         lines = [f"def e_{name}(x, lift):", f"    return {joined(chunks)}"]
-        self.encoders[cls] = self._compile(f"e_{name}", lines, f"encoder of {name}")
+        encoder = self._compile(f"e_{name}", lines, f"encoder of {name}")
 
         lines = [
             f"def d_{name}(x, body):",
             *("    " + line for line in self._taking(cls, "x")),
             "    return x",
         ]
-        self.decoders[cls] = self._compile(f"d_{name}", lines, f"decoder of {name}")
+        decoder = self._compile(f"d_{name}", lines, f"decoder of {name}")
+        self.encoders[cls], self.decoders[cls] = encoder, decoder  # both: a failure shows at every call
 
     def led(self, cls: type, number: int) -> LedEncoder:
         """Return an encoder of [number, request, stamp, *fields]."""

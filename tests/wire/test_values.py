@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import typing
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import cbor2
 import pytest
@@ -16,7 +16,7 @@ from quorumq.core.messages import AckRequest, Fetch, Granted, Heartbeat, StatusR
 from quorumq.core.values.limits import SPANS_PER_REQUEST_MAX
 from quorumq.core.values.types import OPEN_ZERO, Batch, BatchHeader, Death, Kind, Record, Span, Stamp, Topic
 from quorumq.wire import cbor
-from quorumq.wire.bounds import ITEMS_MAX, NODE_CHARS_MAX
+from quorumq.wire.bounds import CHECKS, ITEMS_MAX, NODE_CHARS_MAX
 from quorumq.wire.cbor import BadValue
 from quorumq.wire.values import (
     Body,
@@ -222,6 +222,18 @@ def test_every_field_of_every_type_has_a_rule() -> None:
         assert typing.get_type_hints(cls) is not None
         with pytest.raises(BadValue):
             decode_value(cls, 17)
+
+
+class Unready(NamedTuple):
+    size: int
+
+
+def test_a_coder_that_cannot_be_made_fails_alike_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A check of a field that was renamed fails with its name, not with the type's in every later call."""
+    monkeypatch.setitem(cast("dict[str, tuple[str, str, str]]", CHECKS), "Unready", ("v_total", "total", ""))
+    for _ in range(2):
+        with pytest.raises(KeyError, match="total"):
+            encode_value(Unready(1))
 
 
 NESTED_ITEM = b"\x81\x81\x81\x00"
