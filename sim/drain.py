@@ -243,7 +243,7 @@ class Drain:
             n=record.n,
             generation=record.generation,
             complete=complete,
-            **({"reason": record.letter.reason} if record.letter is not None else {}),
+            **({"reason": record.death.reason} if record.death is not None else {}),
         )
 
 
@@ -277,7 +277,7 @@ def digest_of(view: Any, replicas: list[Replica]) -> tuple[Any, ...]:
     agreed: SpanMap[tuple[Any, ...]] = SpanMap()
     for span, record in view.records.items():
         if not any(span.producer_id in replica.batches.closed for replica in replicas):
-            agreed.set(span, (*record[:3], record.letter.ballot if record.letter is not None else None))
+            agreed.set(span, (*record[:3], record.death.ballot if record.death is not None else None))
     return tuple(agreed.items())
 
 

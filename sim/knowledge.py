@@ -252,7 +252,7 @@ def without_texts(subject: str, known: Any) -> Any:
     """Return the knowledge with dead letters cut to their ballots: a full node keeps no more of them."""
     if known is None or not subject.endswith(", records"):
         return known
-    return [(span, value._replace(letter=value.letter and value.letter.ballot)) for span, value in known]
+    return [(span, value._replace(death=value.death and value.death.ballot)) for span, value in known]
 
 
 def knows_all(mine: NodeCore, theirs: NodeCore) -> bool:

@@ -75,7 +75,7 @@ class Observer:
 
     def note_death(self, name: NodeId, record: Any, span: Span, value: Record) -> None:
         """Note that a node wrote a dead letter because a message ran out of deliveries."""
-        death = value.letter
+        death = value.death
         assert death is not None
         self.note(
             name,

@@ -110,7 +110,7 @@ class Sightings:
                 for span, value in record.entries:
                     if value.kind in (Kind.SKIPPED, Kind.PURGED):
                         self.observer.note_purged(self.name, record.partition, record.group, span, value)
-                    death = value.letter
+                    death = value.death
                     if value.kind != Kind.DEAD or death.node != self.name or death.reason == "rejected":
                         continue
                     if death.reason == "expired":

@@ -14,8 +14,8 @@ def main():
     with connect(NODES) as client:
         count = 0
         for item in client.peek("mails", "senders", "dead", complete=True):
-            letter, span = item.peeked.record.letter, item.peeked.span
-            if letter.error_class == "TimeoutError":
+            death, span = item.peeked.record.death, item.peeked.span
+            if death.error_class == "TimeoutError":
                 redriven = client.redrive("mails", "senders", [item])
                 count += redriven.messages
                 time.sleep(span.size / RATE)

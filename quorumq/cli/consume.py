@@ -350,8 +350,8 @@ def _show(message: Message, as_json: bool) -> None:
         "published_ms": message.published_ms,
         **body_fields(message),
     }
-    if message.letter is not None:
-        line["letter"] = death_fields(message.letter)
+    if message.death is not None:
+        line["death"] = death_fields(message.death)
     print_json(line)
 
 
@@ -417,7 +417,7 @@ async def _run(client: Client, message: Message, plan: Plan) -> None:
             topic = await client.topic(message.topic)
             tries = plan.tries or topic.max_deliveries
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
-            if message.attempt >= tries and message.letter is None:
+            if message.attempt >= tries and message.death is None:
                 said = done.stderr.decode(errors="backslashreplace").strip()[-STDERR_CHARS:]
                 await message.dead_letter(
                     CommandFailed(said or f"nothing on standard error, {how}"), reason=how

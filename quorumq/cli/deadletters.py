@@ -374,7 +374,7 @@ async def _each(
 
     lines: list[dict[str, Any]] = []
     async for peek in _dead_letters(client, query, missed):
-        fields = death_fields(peek.peeked.record.letter)
+        fields = death_fields(peek.peeked.record.death)
         for name in peek.ids(topic_id):
             if len(lines) == most:
                 return lines
@@ -388,7 +388,7 @@ async def _kinds(
     """Count dead letters by fingerprint, the most frequent first; those without one by their reason."""
     kinds: dict[tuple[str, str, str], dict[str, Any]] = {}
     async for peek in _dead_letters(client, query, missed):
-        death = peek.peeked.record.letter
+        death = peek.peeked.record.death
         assert death is not None
         key = (death.fingerprint, death.error_class, "" if death.fingerprint else death.reason)
         kind = kinds.get(key)
@@ -422,7 +422,7 @@ async def _chosen(
         if limit is None:
             yield item
             continue
-        death = item.peeked.record.letter
+        death = item.peeked.record.death
         candidates.append((death.published_ms if death is not None else 0, bare(item)))
         if len(candidates) > 2 * limit + 1000:
             candidates = _oldest(candidates, limit)

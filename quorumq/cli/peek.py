@@ -180,8 +180,8 @@ def _line(entry: Peek, name: MessageId) -> dict[str, Any]:
         "remaining_s": round(item.remaining, 3),
         "owner": str(item.owner) if item.owner is not None else None,
     }
-    if item.record.letter is not None:
-        line["letter"] = death_fields(item.record.letter)
+    if item.record.death is not None:
+        line["death"] = death_fields(item.record.death)
     message = entry.bodies.get(name.seq)
     if message is not None:
         line |= {"published_ms": entry.published_ms, **body_fields(message)}
@@ -232,8 +232,8 @@ def _print(line: dict[str, Any], as_json: bool) -> None:
         print_json(line)
         return
     parts = [line["id"], line["state"]]
-    death = line.get("letter")
-    # The last attempt made it a dead letter, and only the letter counts that one.
+    death = line.get("death")
+    # The last attempt made it a dead letter, and only its `death` counts that one.
     if attempts := max(line["attempts"], death["attempts"] if death else 0):
         parts.append(plural(attempts, "failed attempt"))
     if line.get("interruptions"):

@@ -92,7 +92,7 @@ def _fields(life: Life) -> dict[str, Any]:
                 "payload": replica.payload,
                 "groups_left_out": replica.left_out,
                 "groups": [
-                    {**seen._asdict(), "letter": seen.letter._asdict() if seen.letter else None}
+                    {**seen._asdict(), "death": seen.death._asdict() if seen.death else None}
                     for seen in replica.groups
                 ],
             }
@@ -121,15 +121,15 @@ def _print(life: Life) -> None:
         say(f"{', '.join(sorted(one.node for one in replicas))}: {_said(replica)}")
         for seen in replica.groups:
             say(f"  {shown(seen.group.encode(), 30)}: {_state(seen)}")
-            if seen.letter is not None:
-                died = local_time(seen.letter.died_ms, "milliseconds")
-                say(f"    died of {shown(seen.letter.reason.encode(), 60)}, {died}")
-                for text in (seen.letter.error_class, seen.letter.message, seen.letter.consumer):
+            if seen.death is not None:
+                died = local_time(seen.death.died_ms, "milliseconds")
+                say(f"    died of {shown(seen.death.reason.encode(), 60)}, {died}")
+                for text in (seen.death.error_class, seen.death.message, seen.death.consumer):
                     if text:
                         say(f"    {shown(text.encode(), 72)}")
-                if seen.letter.stack not in stacks:  # once: other replicas have the same
-                    stacks.add(seen.letter.stack)
-                    for line in seen.letter.stack.splitlines():
+                if seen.death.stack not in stacks:  # once: other replicas have the same
+                    stacks.add(seen.death.stack)
+                    for line in seen.death.stack.splitlines():
                         say(f"      {shown(line.encode(), STACK_COLUMNS)}")
         if replica.left_out:
             say(f"  groups: {replica.left_out:,} more, by name after these, are not shown")
@@ -148,7 +148,7 @@ def _state(seen: Seen) -> str:
         parts = [f"held through {seen.holder} for {seen.remaining:.0f} s more"]
     elif seen.state == "delayed":
         parts = [f"delayed for {seen.remaining:.0f} s more"]
-    if attempts := max(seen.ended, seen.letter.attempts if seen.letter else 0):
+    if attempts := max(seen.ended, seen.death.attempts if seen.death else 0):
         parts.append(plural(attempts, "failed attempt"))
     if seen.interruptions:
         parts.append(f"{plural(seen.interruptions, 'delivery', 'deliveries')} interrupted")

@@ -159,7 +159,7 @@ class Run:
                 self.view.event(f"not finished after {PATIENCE_S:g} s: giving up")
             with contextlib.suppress(TooFewReplicas):  # then they are missed
                 async for item in client.peek(TOPIC, GROUP, "dead", complete=True):
-                    death = item.peeked.record.letter
+                    death = item.peeked.record.death
                     name = "" if death is None else death.error_class or death.reason
                     self.dead_letters.update(dict.fromkeys(map(key_of, item.ids(b"")), name))
 

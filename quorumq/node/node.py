@@ -361,7 +361,7 @@ class Node:
             return encode_message(message, stamp=stamp, read=self.read_slice)
         except DamagedBatch as error:
             self.damaged(error.number, error)
-        except (KeyError, TooLarge):  # its topic was deleted meanwhile; or letters take up the frame
+        except (KeyError, TooLarge):  # its topic was deleted meanwhile; or deaths take up the frame
             pass
         return encode_message(message._replace(page=page._replace(slices=())), stamp=stamp)
 

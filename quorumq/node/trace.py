@@ -151,7 +151,7 @@ class Trace:
         if topic is None:
             return
         for span, value in record.entries:
-            death = value.letter
+            death = value.death
             if death is None or death.reason == "rejected":
                 continue
             self._write(

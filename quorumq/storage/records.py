@@ -211,17 +211,17 @@ def decode_record(fields: tuple[Any, ...]) -> JournalRecord | Framing:
 
 
 def _deaths_once(record: core.RecordsMerged) -> core.RecordsMerged:
-    """Return the record with each letter in one entry; the others keep their own fields, ballot and redrives."""
+    """Return the record with each death in one entry; the others keep their own fields, ballot and redrives."""
     there: dict[Death, int] = {}
     entries, again = list(record.entries), []
     for at, (span, merged) in enumerate(entries):
-        if merged.letter is None:
+        if merged.death is None:
             continue
-        ballot, redrives = merged.letter.ballot, merged.letter.redrives
-        first = there.setdefault(merged.letter._replace(ballot=STAMP_ZERO, redrives=0), at)
+        ballot, redrives = merged.death.ballot, merged.death.redrives
+        first = there.setdefault(merged.death._replace(ballot=STAMP_ZERO, redrives=0), at)
         if first != at:
             again.append((at, first))
-            entries[at] = SpanRecord(span, merged._replace(letter=Death(ballot, "", redrives=redrives)))
+            entries[at] = SpanRecord(span, merged._replace(death=Death(ballot, "", redrives=redrives)))
     return record._replace(entries=tuple(entries), again=tuple(again)) if again else record
 
 
@@ -229,17 +229,17 @@ def _deaths_again(record: core.RecordsMerged) -> core.RecordsMerged:
     """Undo `_deaths_once`.
 
     Raises:
-        BadValue: an entry is named that is not there, or has no letter.
+        BadValue: an entry is named that is not there, or has no death.
     """
     entries = list(record.entries)
     for at, first in record.again:
         abridged, other = (
-            entries[number].record.letter if number < len(entries) else None for number in (at, first)
+            entries[number].record.death if number < len(entries) else None for number in (at, first)
         )
         if abridged is None or other is None:
-            raise cbor.BadValue(f"entry {at} is said to have the letter of {first}: one of them has none")
+            raise cbor.BadValue(f"entry {at} is said to have the death of {first}: one of them has none")
         death = other._replace(ballot=abridged.ballot, redrives=abridged.redrives)
-        entries[at] = SpanRecord(entries[at].span, entries[at].record._replace(letter=death))
+        entries[at] = SpanRecord(entries[at].span, entries[at].record._replace(death=death))
     return record._replace(entries=tuple(entries), again=())
 
 

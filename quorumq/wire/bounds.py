@@ -113,9 +113,9 @@ CHECKS: Final[Mapping[str, tuple[str, str, str]]] = {
     # type: (what must hold of its fields, each named v_…, the field to name, the rule in words)
     "Span": ("v_start < v_stop", "stop", "a span is never empty: stop must be above start"),
     "Record": (
-        "(v_kind != 4 or not v_n) and (v_letter is None or v_kind == 2)",
+        "(v_kind != 4 or not v_n) and (v_death is None or v_kind == 2)",
         "kind",
-        "ACKED is at n = 0, and only DEAD has a letter",
+        "ACKED is at n = 0, and only DEAD has a death",
     ),
     "SyncDigests": (
         f"len(v_sums) == {limits.DIGEST_BYTES} * ({limits.DIGEST_BRANCHES} * len(v_locations) or 1)",

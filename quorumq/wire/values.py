@@ -74,13 +74,13 @@ class SignedNamed(NamedTuple):
 class WireDelivery(NamedTuple):
     """`Delivery` as a client gets it. ``receipt`` was read from ``signed`` without the secret.
 
-    The fencing token is ``receipt.owner.ballot``. ``letter`` says why the message died, in a dead-letter group.
+    The fencing token is ``receipt.owner.ballot``. ``death`` says why the message died, in a dead-letter group.
     """
 
     signed: bytes
     attempt: int
     receipt: Receipt
-    letter: Death | None = None
+    death: Death | None = None
     suspect: bool = False
     interruptions: int = 0
 
@@ -183,7 +183,7 @@ def _encode_slice(value: messages.Slice | WireSlice, lift: Lift | None) -> bytes
         if not delivery.signed:
             raise TypeError("a Delivery is being encoded before its receipt was signed")
         out += (b"\x85", cbor.blob(delivery.signed), cbor.uint(delivery.attempt))
-        out.append(cbor.NULL if delivery.letter is None else encode_value(delivery.letter))
+        out.append(cbor.NULL if delivery.death is None else encode_value(delivery.death))
         out += (cbor.TRUE if delivery.suspect else cbor.FALSE, cbor.uint(delivery.interruptions))
     return b"".join(out)
 

@@ -26,7 +26,7 @@ def dead_without_hold(
     held = lease.held
     if held is not None and fate.is_owner(held, ask.owner):
         return before(record, lease, ballots, context, ask)
-    if ask.record.letter is not None:
+    if ask.record.death is not None:
         record, lease, ballots, _ = fate.on_merge(record, lease, ballots, context, ask.record)
     return record, unhinted(lease), ballots, (True, None)
 
@@ -145,14 +145,14 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     Rule(
-        "letter-of-either",
+        "death-of-either",
         "of two equal dead letters the one with the lower ballot stays",
         ((fate, "merge_records", merge_to_ours),),
         survives="two nodes that dead-letter one message at once: none in 1,500 seeds",
         test="test_fate::test_the_death_of_the_lower_ballot_is_kept",
     ),
     Rule(
-        "letter-without-ballot",
+        "death-without-ballot",
         "a dead letter has the ballot of its hold",
         ((fate, "is_retry", lambda record, lease, context, ask: False),),
         survives="nothing that is promised: a repeated REJECT gets `hold-lost`",

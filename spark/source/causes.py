@@ -115,7 +115,7 @@ def take_entries(name: str, frame: Frame, take: Callable[[PartitionId, str, Any,
         return take(PartitionId(topic, number), group, entries, _raw_causes(entries, rest[0] if rest else ()))
     except (TypeError, ValueError, IndexError):
         record = decoded(name, frame)
-        causes = [entry.record.letter for entry in record.entries]
+        causes = [entry.record.death for entry in record.entries]
         return take(record.partition, record.group, record.entries, causes)
 
 

@@ -272,7 +272,7 @@ class Looker:
         shift: int,
     ) -> Block:
         """Yield rows of the part of ``span`` that is still to be given out."""
-        cause = record.letter
+        cause = record.death
         if cause is None:
             return
         for dead_span, dead in remaining.within(span):

@@ -403,11 +403,11 @@ def stories() -> list[Story]:
         from_latest("while-unknown", 2, outcome="unknown", listed="skipped"),
         from_latest("after-latest", 2, listed="skipped"),
         from_latest("after-latest-unlisted", 2).inventory(9),
-        Story("letter-unlisted", boot=one).publish().die(2).drained(9),
-        Story("letter-listed-before", boot=one).publish().inventory(1.9).die(2).drained(9),
-        Story("letter-delivered", boot=one).publish().die(2).deliver("client:d", 4, 8, 2).drained(9),
-        Story("letter-gone", boot=one).publish().die(2).inventory(8).drained(9),
-        Story("letter-listed-elsewhere", boot={**one, "client:p": "m7"}).publish().die(2).inventory(8).drained(9),
+        Story("death-unlisted", boot=one).publish().die(2).drained(9),
+        Story("death-listed-before", boot=one).publish().inventory(1.9).die(2).drained(9),
+        Story("death-delivered", boot=one).publish().die(2).deliver("client:d", 4, 8, 2).drained(9),
+        Story("death-gone", boot=one).publish().die(2).inventory(8).drained(9),
+        Story("death-listed-elsewhere", boot={**one, "client:p": "m7"}).publish().die(2).inventory(8).drained(9),
         Story("listed-then-redriven", boot=one).publish().die(2).listed("node:a", 3, "dead")
         .call("client:p", "redrive", 4, {**{n: v for n, v in held(1).items() if n != "owner"}, "op": 7})
         .deliver("client:d", 5, 9, 2, n=1).call("client:d", "ack", 6, {**held(2), "n": 1, "op": 8}, "acked")
@@ -433,7 +433,7 @@ def stories() -> list[Story]:
         .deliver("client:c", 1, 5, 1).ack("client:c", 2, 1),
         Story("slot-by-other-clocks", boot=two, ahead=far).publish().layout(0.5, 2, "b", "c", "d")
         .deliver("client:c", 1, 5, 1).ack("client:c", 2, 1),
-        deaths("letter-moved", "node:b").layout(0.6, 2, "b", "c", "d"),
+        deaths("death-moved", "node:b").layout(0.6, 2, "b", "c", "d"),
         Story("garbled", boot=one).publish().deliver("client:c", 1, 5, 1).ack("client:c", 2, 1),
     ]  # fmt: skip
 

@@ -93,7 +93,7 @@ def of_machines(seeds: int) -> Iterator[tuple[str, list[Row]]]:
             for name, reading in readings.items():
                 yield f"{name}-{seed}", on_machines(f"{name}-{seed}", rows, reading(seed))
         for name in list(faults):
-            if name in ("lost", "letter-forgotten") and not all_serve(rows):
+            if name in ("lost", "death-discarded") and not all_serve(rows):
                 continue  # that nothing became of a message is sure only where every clock is placed
             plant, guarantee = faults[name]
             made = plant(rows)
@@ -283,7 +283,7 @@ def test_kept_promises_hold_and_those_without_an_occasion_are_not_checked(seen: 
         ("came-back", "delays", "holds"),
         ("listed-by-all", "G7", "holds"),
         ("listed-by-one", "G7", "broken"),
-        ("letter-moved", "G7", "holds"),
+        ("death-moved", "G7", "holds"),
         ("before-latest", "groups", "not checked"),
         ("before-latest", "G1", "holds"),
         ("before-latest-unlisted", "G1", "holds"),
@@ -296,12 +296,12 @@ def test_kept_promises_hold_and_those_without_an_occasion_are_not_checked(seen: 
         ("rewound-before", "groups", "broken"),
         ("rewind-unknown", "groups", "not checked"),
         ("in-a-deletion", "groups", "broken"),
-        ("letter-unlisted", "G7", "not decidable"),
-        ("letter-unlisted", "G1", "not decidable"),
-        ("letter-listed-before", "G7", "not decidable"),
-        ("letter-delivered", "G7", "broken"),
-        ("letter-gone", "G7", "broken"),
-        ("letter-listed-elsewhere", "G7", "not decidable"),
+        ("death-unlisted", "G7", "not decidable"),
+        ("death-unlisted", "G1", "not decidable"),
+        ("death-listed-before", "G7", "not decidable"),
+        ("death-delivered", "G7", "broken"),
+        ("death-gone", "G7", "broken"),
+        ("death-listed-elsewhere", "G7", "not decidable"),
         ("listed-then-redriven", "G7", "holds"),
         ("acked-and-listed", "G7", "broken"),
         ("purged-unlisted", "G1", "holds"),
@@ -396,7 +396,7 @@ def test_a_producer_whose_clock_has_the_most_bounds_is_located_and_is_no_referen
 
 def test_a_wait_is_only_known_where_its_clocks_are(seen: Seen) -> None:
     """Nothing says how the producer's clock of the first run stands to the consumer's."""
-    row = seen.latency["letter-listed-elsewhere"]
+    row = seen.latency["death-listed-elsewhere"]
     assert (row["messages"], row["untimed"], row["p99"], row["max"]) == (1, 1, None, None)
     assert seen.latency["near"]["untimed"] == 0
     assert abs(seen.latency["near"]["max"] - 1) < 0.001

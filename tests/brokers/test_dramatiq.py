@@ -99,8 +99,8 @@ def test_a_failure_is_retried_and_then_a_dead_letter(broker: QuorumqBroker, node
     assert len(attempts) == 3
     assert nodes.client.backlog("default", "dramatiq").dead == 1
     (dead,) = nodes.client.fetch("default", "dramatiq!dead")
-    assert dead.letter is not None
-    assert (dead.letter.error_class, dead.letter.message) == ("ValueError", "no such user")
+    assert dead.death is not None
+    assert (dead.death.error_class, dead.death.message) == ("ValueError", "no such user")
 
 
 def test_a_message_that_is_too_old_is_a_dead_letter(broker: QuorumqBroker, nodes: blocking.Cluster) -> None:
@@ -323,7 +323,7 @@ def test_an_unknown_actor_and_other_bytes_are_dead_letters(
     with working(broker):
         broker.join("default", timeout=JOIN_MS)
     dead = nodes.client.fetch("default", "dramatiq!dead", min_messages=2, max_wait=5)
-    assert {message.letter.error_class.split(".")[-1] for message in dead if message.letter} == {
+    assert {message.death.error_class.split(".")[-1] for message in dead if message.death} == {
         "ActorNotFound",
         "DecodeError",
     }

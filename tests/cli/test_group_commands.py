@@ -247,7 +247,7 @@ def unread(shell: Shell) -> tuple[str, ...]:
     publish(shell, "unread", 1)
     die(shell, "unread", 1, "no paper")
     (line,) = shell("consume unread --group g!dead --max 1 --reject 0 --json").lines()
-    assert (line["letter"]["message"], line["letter"]["reason"]) == ("no paper", "rejected")
+    assert (line["death"]["message"], line["death"]["reason"]) == ("no paper", "rejected")
     return ("unread.deadletters", "--group", "g")
 
 

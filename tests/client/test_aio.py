@@ -395,8 +395,8 @@ async def test_a_handler_that_cancels_itself_costs_its_message_and_not_the_pool(
     await done.wait()
     await cancelled(working)
     (death,) = [peek async for peek in client.peek("jobs", "g", "dead")]
-    assert death.peeked.record.letter is not None
-    assert death.peeked.record.letter.error_class == "quorumq.core.values.errors.QuorumqError"
+    assert death.peeked.record.death is not None
+    assert death.peeked.record.death.error_class == "quorumq.core.values.errors.QuorumqError"
 
 
 @looped

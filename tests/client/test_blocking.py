@@ -46,7 +46,7 @@ def test_published_messages_are_delivered_and_acked(client: Client) -> None:
         assert (first.id, first.payload, first.key, first.headers) == (name, b"one", b"k", {"n": 1})
         assert (first.topic, first.group, first.partition, first.attempt) == ("jobs", "g", 0, 1)
         assert first.is_live
-        assert first.letter is None
+        assert first.death is None
         assert first.ack() is first.outcome is Outcome.ACKED
         (rest,) = consumer.batches(timeout=0.2)
         assert [message.payload for message in rest] == [b"two", b"three"]
@@ -75,7 +75,7 @@ def test_rejected_dead_lettered_extended_and_redriven(client: Client) -> None:
     assert client.redrive("jobs", "g", iter(deaths)).messages == 2
     assert set(client.lookup("jobs", "g", iter([a.id, b.id]))) == {a.id, b.id}
     (death,) = client.fetch("jobs", "g", max_messages=1)
-    assert death.letter is None
+    assert death.death is None
     assert death.fencing_token > b.fencing_token
 
 

@@ -244,8 +244,8 @@ async def test_dead_letters_are_consumed_and_say_why(topic: str, group: str) -> 
         await dying(client)
         async with client.consumer(topic, group) as consumer:
             (one,) = await take(consumer, 1)
-            assert one.letter is not None
-            assert (one.letter.error_class, one.letter.message) == ("ValueError", "no such account")
+            assert one.death is not None
+            assert (one.death.error_class, one.death.message) == ("ValueError", "no such account")
             assert (one.topic, one.group) == ("jobs", "g!dead")
             assert await one.ack() is Outcome.ACKED
             (two,) = await take(consumer, 1)
@@ -261,7 +261,7 @@ async def test_dead_letters_are_consumed_and_say_why(topic: str, group: str) -> 
         await trio.sleep(60)
         assert payloads(await client.fetch(topic, group)) == [1, 2]
         (message,) = await client.fetch("jobs", "g")
-        assert message.letter is None
+        assert message.death is None
 
 
 async def test_topics_and_their_dead_letters_are_not_read_together() -> None:
@@ -283,8 +283,8 @@ async def test_a_dead_letter_that_was_redriven_meanwhile_says_so_and_is_not_held
         await client.dead_letter(again, reason="once more")
         await trio.sleep(5)
         (message,) = await client.fetch("jobs", "g!dead")
-        assert message.letter is not None
-        assert (message.letter.message, message.letter.redrives) == ("once more", 1)
+        assert message.death is not None
+        assert (message.death.message, message.death.redrives) == ("once more", 1)
 
 
 async def test_a_dead_letter_that_a_rewind_made_void_keeps_the_others_readable() -> None:

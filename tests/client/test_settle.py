@@ -392,7 +392,7 @@ async def test_a_dead_letter_keeps_its_history_and_comes_back_by_redrive() -> No
                     break
         listed = [item async for item in client.peek("jobs", "g", "dead", bodies=True)]
         assert sum(item.peeked.span.size for item in listed) == 2
-        death = listed[0].peeked.record.letter
+        death = listed[0].peeked.record.death
         assert death is not None
         assert death.error_class == "ValueError"
         assert death.message == "invalid literal for int() with base 10: 'x0'"
@@ -400,7 +400,7 @@ async def test_a_dead_letter_keeps_its_history_and_comes_back_by_redrive() -> No
         assert (death.consumer, death.consumer_version) == ("worker 7", "1.2.3")
         assert (death.reason, death.attempts, death.host) == ("rejected", 1, client.context.host)
         assert death.died_ms >= death.last_delivered_ms >= death.published_ms > 0
-        assert death.fingerprint == listed[-1].peeked.record.letter.fingerprint  # type: ignore[union-attr]
+        assert death.fingerprint == listed[-1].peeked.record.death.fingerprint  # type: ignore[union-attr]
         assert [parts.payload for item in listed for parts in item.bodies.values()] == [b"0", b"1"]
         assert await client.fetch("jobs", "g") == []
 

@@ -23,7 +23,7 @@ async def test_a_fetch_takes_from_several_groups_and_their_dead_letters() -> Non
             ("jobs", "g"), ("jobs", "g"), ("others", "g"), ("others", "g"),
         ]  # fmt: skip
         (dead,) = await client.fetch_any(SOURCES, max_messages=4)
-        assert (dead.group, dead.letter is not None) == ("g!dead", True)
+        assert (dead.group, dead.death is not None) == ("g!dead", True)
         await client.ack([*messages, dead])
         assert await client.fetch_any(SOURCES) == []
 

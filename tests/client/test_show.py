@@ -52,7 +52,7 @@ async def test_a_life_is_told_from_its_publish_to_its_dead_letter(capsys: pytest
         dead = await client.show("jobs", mid)
         assert states(dead) == [("dead", 1)] * 3
         assert states(dead, "other") == [("ready", 0)] * 3
-        death = next(seen.letter for seen in dead.replicas[0].groups if seen.group == "g")
+        death = next(seen.death for seen in dead.replicas[0].groups if seen.group == "g")
         assert death is not None
         assert death.message == "no such account"
         _print(dead)

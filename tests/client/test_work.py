@@ -59,7 +59,7 @@ async def nothing(message: Message) -> None:
 
 
 async def deaths(client: Client) -> list[Any]:
-    return [item.peeked.record.letter async for item in client.peek("jobs", "g", "dead")]
+    return [item.peeked.record.death async for item in client.peek("jobs", "g", "dead")]
 
 
 # ---------------------------------------------------------------------------------- verdicts
@@ -910,7 +910,7 @@ def test_the_stack_of_a_dead_letter_begins_in_the_plain_function() -> None:
         client.create_topic("jobs")
         client.publish("jobs", b"0")
         assert client.work("jobs", "g", function).dead_lettered == 1
-        (death,) = [item.peeked.record.letter for item in client.peek("jobs", "g", "dead")]
+        (death,) = [item.peeked.record.death for item in client.peek("jobs", "g", "dead")]
         assert frames_of(death) == ["function"]
 
 

@@ -90,7 +90,7 @@ def test_the_delivery_limit_ends_in_a_dead_letter() -> None:
     assert receipts(cluster.ask("b", fetch())) == ()
     cluster.advance(6.0)
     page = cluster.ask("c", m.PeekRequest("jobs", 0, "g", "dead", (0, 0), 100))
-    assert [item.record.letter.reason for item in page.items] == ["max-deliveries"]
+    assert [item.record.death.reason for item in page.items] == ["max-deliveries"]
 
 
 def test_extend_keeps_a_hold_and_revives_none() -> None:

@@ -161,7 +161,7 @@ def test_an_exhausted_message_dies_while_an_ack_can_be_written(capacity: Capacit
 
 def deaths(cluster: Cluster, name: str) -> list[Death]:
     replica = next(it for it in cluster.nodes[name].replicas.values() if it.topic.name == "jobs")
-    return [record.letter for _, record in replica.views.groups["g"].records.items() if record.letter]
+    return [record.death for _, record in replica.views.groups["g"].records.items() if record.death]
 
 
 @pytest.mark.parametrize("full", [DiskFull(Capacity.FIRST), MemoryFull("too much")])
@@ -175,7 +175,7 @@ def test_no_way_leads_a_long_dead_letter_to_a_full_node(full: Any) -> None:
     assert outcomes(world.ask(m.RejectRequest(tuple(world.parts[1:2]), death=DEATH))) == ["ok"]
     cluster.hear_all(10)
     sizes = [death.text_bytes for death in deaths(cluster, "b")]
-    assert len(sizes) == 2, "two have the same letter"
+    assert len(sizes) == 2, "two have the same death"
     assert sorted(sizes)[0] < 600 < 40_000 < sorted(sizes)[1], "it had the one before"
     assert all(death.error_class == "ValueError" and death.fingerprint for death in deaths(cluster, "b"))
     assert min(death.text_bytes for death in deaths(cluster, "a")) > 40_000, "the others keep all of it"
@@ -194,10 +194,10 @@ def test_a_dead_letter_is_cut_to_its_bones() -> None:
         3, 1, Kind.DEAD, DEATH._replace(error_class="E" * 9000, fingerprint="é" * 9000, interruptions=3)
     )
     cut = bare(record)
-    assert cut.letter is not None
+    assert cut.death is not None
     assert cut[:3] == record[:3]
-    assert (cut.letter.ballot, cut.letter.reason, cut.letter.interruptions) == (DEATH.ballot, "rejected", 3)
-    assert cut.letter.text_bytes <= 128 * 3 + 20
+    assert (cut.death.ballot, cut.death.reason, cut.death.interruptions) == (DEATH.ballot, "rejected", 3)
+    assert cut.death.text_bytes <= 128 * 3 + 20
     assert bare(cut) == cut
     assert bare(Record(3, 1, Kind.ACKED)) == Record(3, 1, Kind.ACKED)
 

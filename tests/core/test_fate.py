@@ -270,4 +270,4 @@ def test_the_death_of_the_lower_ballot_is_kept() -> None:
     first, second = (Record(0, 0, Kind.DEAD, death(time)) for time in (1, 2))
     for ours, theirs in ((first, second), (second, first)):
         kept, _, _, _ = fate.on_merge(ours, FREE, NO_BALLOTS, fields, theirs)
-        assert kept.letter == death(1)
+        assert kept.death == death(1)

@@ -264,7 +264,7 @@ def test_dead_letters_are_fetched_held_and_acked_like_any_group() -> None:
     died(cluster)
     first = cluster.ask("a", fetch("g!dead", most=2, hold_time=5.0))
     assert spans(first) == [(0, 2)]
-    death = first.slices[0].deliveries[0].letter
+    death = first.slices[0].deliveries[0].death
     assert death is not None
     assert (death.error_class, death.message) == ("ValueError", "no")
     assert spans(cluster.ask("c", fetch("g!dead"))) == [(2, 3)], "the others are held"

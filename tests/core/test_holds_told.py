@@ -135,7 +135,7 @@ def test_a_dead_letter_whose_ack_one_replica_has_stays_blocked_when_it_is_redriv
     restart(cluster, "a")
     cluster.drop = lambda sender, to, message: "b" in (sender, to)
     assert receipts(cluster.ask("c", fetch("g!dead"), 1.0)) == (), (
-        "the letter at n = 0 was handed to a reader who has 20 s left"
+        "the dead letter at n = 0 was handed to a reader who has 20 s left"
     )
     cluster.advance(HOLD_S)
     (got,) = receipts(cluster.ask("c", fetch("g!dead")))

@@ -46,7 +46,7 @@ def on_all(attempts: list[tuple[int, int]]) -> dict[str, list[tuple[int, int]]]:
 
 def deaths(cluster: Cluster) -> list[Death]:
     reply = cluster.ask("a", m.PeekRequest("jobs", 0, "g", "dead", (0, 0), 10), of=m.PeekReply)
-    return [item.record.letter for item in reply.items if item.record.letter is not None]
+    return [item.record.death for item in reply.items if item.record.death is not None]
 
 
 @pytest.mark.parametrize("via", "abc")
@@ -139,7 +139,7 @@ def test_a_rewind_and_a_redrive_begin_anew() -> None:
     assert attempts == [(1, 1)]
     cluster.ask("a", m.RejectRequest(items, 0.0, Death(STAMP_ZERO, "rejected")))
     reply = cluster.ask("a", m.PeekRequest("jobs", 0, "g", "dead", (0, 0), 10), of=m.PeekReply)
-    entries = tuple(m.SpanRecord(item.span, item.record._replace(letter=None)) for item in reply.items)
+    entries = tuple(m.SpanRecord(item.span, item.record._replace(death=None)) for item in reply.items)
     assert entries[0].record.kind == Kind.DEAD
     assert outcomes(cluster.ask("a", m.RedriveRequest("jobs", 0, "g", entries))) == ["ok"]
     assert got(cluster)[1] == [(1, 0)]

@@ -90,7 +90,7 @@ def test_nothing_expires_meanwhile_and_dead_letters_can_be_read() -> None:
     pause(cluster)
     cluster.advance(20)
     view = next(iter(cluster.nodes["a"].replicas.values())).views.groups["g"]
-    assert len([1 for _, record in view.records.items() if record.letter is not None]) == 1
+    assert len([1 for _, record in view.records.items() if record.death is not None]) == 1
     assert spans(cluster.ask("b", fetch("g!dead"))) == [(0, 1)]
 
 

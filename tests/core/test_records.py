@@ -46,7 +46,7 @@ def test_merging_is_commutative_associative_and_idempotent(a: Record, b: Record,
 
 def test_the_lower_ballot_of_two_equal_dead_records_stays() -> None:
     first, second = record(0, 0, Kind.DEAD, 1), record(0, 0, Kind.DEAD, 2)
-    assert merge_records(second, first).letter == first.letter
+    assert merge_records(second, first).death == first.death
 
 
 def test_a_fetch_that_waits_for_more_does_not_deliver_a_message_that_became_a_dead_letter() -> None:

@@ -79,7 +79,7 @@ def test_a_redriven_message_outside_a_rewind_can_die() -> None:
     rewind(cluster, start="time", from_ms=cluster.now.wall_ms + 1)
     assert spans(cluster.ask("b", fetch(hold_time=1.0))) == [(0, 1)]
     cluster.advance(10)
-    assert [(it.record.n, it.record.letter.reason) for it in dead_entries(cluster)] == [(1, "max-deliveries")]
+    assert [(it.record.n, it.record.death.reason) for it in dead_entries(cluster)] == [(1, "max-deliveries")]
 
 
 def test_a_receipt_of_before_a_rewind_that_omits_its_message_is_refused_alone() -> None:

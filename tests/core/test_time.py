@@ -27,7 +27,7 @@ def shown(cluster: Cluster, node: str) -> list[tuple[str, float]]:
 
 def deaths(cluster: Cluster, node: str) -> list[str]:
     page = cluster.ask(node, m.PeekRequest("jobs", 0, "g", "dead", (0, 0), 100), of=m.PeekReply)
-    return [item.record.letter.reason for item in page.items if item.record.letter is not None]
+    return [item.record.death.reason for item in page.items if item.record.death is not None]
 
 
 def uncertain(cluster: Cluster, node: str) -> int:

@@ -183,7 +183,7 @@ def test_retry_with_backoff(run: Run, client: Client) -> None:
     assert lines == ["reached 555-0100 at attempt 3"]
     assert time.monotonic() - began > 0.5, "0.2 s of backoff and then the 0.3 s that it asked for"
     (item,) = client.peek("calls", "callers", "dead", complete=True)
-    death = item.peeked.record.letter
+    death = item.peeked.record.death
     assert death is not None
     assert (death.error_class, death.message, death.attempts) == ("ValueError", "nobody is no number", 1)
     client.purge("calls", "callers!dead")
@@ -243,8 +243,8 @@ def test_redrive_slowly(run: Run, client: Client) -> None:
     assert run("redrive_slowly").lines == ["redriven: 4"]
     assert time.monotonic() - began > 0.4
     (peek,) = client.peek("mails", "senders", "dead", complete=True)
-    assert peek.peeked.record.letter is not None
-    assert peek.peeked.record.letter.error_class == "ValueError"
+    assert peek.peeked.record.death is not None
+    assert peek.peeked.record.death.error_class == "ValueError"
     again = taken(client, "mails", "senders", 4)
     assert sorted(message.payload for message in again) == [b"0", b"1", b"2", b"3"]
     client.ack(again)

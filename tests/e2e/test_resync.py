@@ -56,9 +56,7 @@ def test_a_wiped_node_comes_back_by_itself_and_an_old_copy_does_too() -> None:
             status = status_when(cluster, "n2", lambda fields: dead(fields) == DEATHS)
             assert status["trusted"], status
             assert status["incarnation"] > 1 + round_
-            assert all(cluster.running(name) for name in cluster.nodes), (
-                "letters that fit no frame ended them"
-            )
+            assert all(cluster.running(name) for name in cluster.nodes), "deaths that fit no frame ended them"
             with Raw(cluster.address("n2")) as client:
                 publish(client, topic, 5)
         with Raw(cluster.address("n3")) as client:

@@ -36,7 +36,7 @@ TOKENS = {name: new_token(name) for name in (*RIGHTS, "root")}
 
 def markers(topic: str, group: str) -> Death:
     return Death(
-        STAMP_ZERO, f"reason {topic} {group}", "Error", f"letter {topic} {group}", f"stack {topic} {group}"
+        STAMP_ZERO, f"reason {topic} {group}", "Error", f"message {topic} {group}", f"stack {topic} {group}"
     )
 
 

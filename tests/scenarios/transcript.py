@@ -302,7 +302,7 @@ class Player:
         listed = self.cluster.ask(node, peeking)
         assert isinstance(listed, m.PeekReply)
         self.lines.clear()
-        entries = tuple(m.SpanRecord(it.span, it.record._replace(letter=None)) for it in listed.items)
+        entries = tuple(m.SpanRecord(it.span, it.record._replace(death=None)) for it in listed.items)
         self.cluster.client(node, f"REDRIVE {spans(entries)}", m.RedriveRequest("jobs", 0, GROUP, entries))
 
     def do_rewind(self, node: str) -> None:

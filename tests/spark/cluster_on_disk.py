@@ -232,11 +232,9 @@ class DiskCluster:
     ) -> None:
         for node in self.nodes if nodes is None else nodes:
             node.resolve(key, group, span, record)
-        if record.letter is not None:
+        if record.death is not None:
             for seq in range(span.start, span.stop):
-                self.deaths[((key, span.producer_id, seq), group, record.generation, record.n)] = (
-                    record.letter
-                )
+                self.deaths[((key, span.producer_id, seq), group, record.generation, record.n)] = record.death
 
     def commit(self) -> None:
         for node in self.nodes:
@@ -288,7 +286,7 @@ def turmoil(cluster: DiskCluster, rng: random.Random, steps: int) -> None:
                 now.generation, 0 if kind == Kind.ACKED else n, kind, wrote if kind == Kind.DEAD else None
             )
             if kind == Kind.DEAD and now.kind == Kind.DEAD:
-                record = now  # the replicas that have not heard of it hear the same letter
+                record = now  # the replicas that have not heard of it hear of the same death
             cluster.resolve(key, group, span, record, nodes)
         elif dice < 0.9:
             node = rng.choice(cluster.nodes)

@@ -109,7 +109,7 @@ def test_every_dead_letter_comes_once(tmp_path: Path, seed: int) -> None:
     cluster.close()
     end = stream.latestOffset(start, None)
     deaths += batch(stream, start, end)
-    assert gaps or len(deaths) == len(set(deaths)), "no letter twice"
+    assert gaps or len(deaths) == len(set(deaths)), "no death twice"
     assert set(deaths) <= set(cluster.deaths)
     for death in cluster.deaths:
         (key, producer_id, seq), group, generation, n = death

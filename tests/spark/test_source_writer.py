@@ -167,14 +167,14 @@ def test_the_examples_of_the_manual_run(
 
     trio.run(die)
     (dead,) = trio.run(peeked, "orders", "dead")
-    assert dead.record.letter is not None
+    assert dead.record.death is not None
     theirs = {
         "/var/lib/quorumq/a,/var/lib/quorumq/b,/var/lib/quorumq/c": ",".join(
             str(cluster.data_path(name)) for name in cluster.nodes
         ),
         "10.0.0.1:7401,10.0.0.2:7401": ",".join(cluster.addresses),
         "10.0.0.1:7401": cluster.addresses[0],
-        "9f0c…": dead.record.letter.fingerprint,
+        "9f0c…": dead.record.death.fingerprint,
         "/var/lib/letters": str(tmp_path / "letters"),
     }
     text = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()

@@ -485,7 +485,7 @@ def test_dead_letters_of_a_span_keep_their_history() -> None:
     _, replayed = start(disk)
     (entry,) = replayed[-1].entries  # type: ignore[union-attr]
     assert entry.span == Span(PRODUCER_ID, 3, 4)
-    assert entry.record.letter.message == "x" * 5_000
+    assert entry.record.death.message == "x" * 5_000
 
 
 def test_a_dead_letter_of_many_messages_is_written_once_and_each_has_its_ballot() -> None:
@@ -493,12 +493,12 @@ def test_a_dead_letter_of_many_messages_is_written_once_and_each_has_its_ballot(
     before = disk.size(newest(disk))
     (of_one,) = dead(0, "x" * 10_000).entries
     (of_another,) = dead(1, "y" * 10_000).entries
-    assert of_one.record.letter is not None
+    assert of_one.record.death is not None
 
     def entry(number: int) -> SpanRecord:
         span = Span(PRODUCER_ID, number, number + 1)
-        death = of_one.record.letter._replace(ballot=Stamp(number, "n1"), redrives=number % 3)  # type: ignore[union-attr]
-        return SpanRecord(span, of_one.record._replace(letter=death, n=number % 3))
+        death = of_one.record.death._replace(ballot=Stamp(number, "n1"), redrives=number % 3)  # type: ignore[union-attr]
+        return SpanRecord(span, of_one.record._replace(death=death, n=number % 3))
 
     acked = tombstone(2).entries[0]
     merged = RecordsMerged(PARTITION, "billing", (of_another, acked, *map(entry, range(10, 110))))

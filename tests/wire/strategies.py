@@ -219,8 +219,8 @@ def of_type(cls: Any) -> st.SearchStrategy[Any]:
 
 def sound(record: Record) -> Record:
     """Make a record as every record is: ACKED at n = 0, and a dead letter only if it is DEAD."""
-    death = record.letter if record.kind == Kind.DEAD else None
-    return record._replace(n=0 if record.kind == Kind.ACKED else record.n, letter=death)
+    death = record.death if record.kind == Kind.DEAD else None
+    return record._replace(n=0 if record.kind == Kind.ACKED else record.n, death=death)
 
 
 def positional(value: Any, extra: tuple[Any, ...] = ()) -> Any:
@@ -243,7 +243,7 @@ def positional(value: Any, extra: tuple[Any, ...] = ()) -> Any:
             value.header.offsets[4 * value.first : 4 * value.stop],
             cut.header.crcs,
             [
-                [item.signed, item.attempt, positional(item.letter, extra), *item[4:], *extra]
+                [item.signed, item.attempt, positional(item.death, extra), *item[4:], *extra]
                 for item in value.deliveries
             ],
             *extra,

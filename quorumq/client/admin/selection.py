@@ -24,7 +24,7 @@ class Selection(NamedTuple):
 
     def matches(self, peek: Peek) -> bool:
         """Return True if a message is a dead letter and chosen."""
-        death = peek.peeked.record.letter
+        death = peek.peeked.record.death
         return death is not None and self.fits(death.fingerprint, death.error_class, death.reason)
 
     def fits(self, fingerprint: str, error_class: str, reason: str) -> bool:

@@ -20,7 +20,7 @@ class Seen(NamedTuple):
     ``state`` is ready, held, delayed, acked, dead, skipped (never to be delivered) or purged; ``remaining`` are the
     seconds of a hold or a delay that are left. ``ended`` deliveries ended without an ack, at redrive number
     ``redrives``, and ``interruptions`` beside them as interrupted. ``holder`` is the node that delivered it,
-    ``token`` the fencing token of the last delivery that this node voted for (0: none that it remembers). ``letter``
+    ``token`` the fencing token of the last delivery that this node voted for (0: none that it remembers). ``death``
     says how a dead letter died.
     """
 
@@ -32,7 +32,7 @@ class Seen(NamedTuple):
     generation: int
     holder: str | None
     token: int
-    letter: Death | None
+    death: Death | None
     interruptions: int = 0
 
 
@@ -148,7 +148,7 @@ def seen(shown: m.ShownGroup) -> Seen:
         peeked.record.generation,
         peeked.owner.node if peeked.owner is not None else None,
         shown.granted.time if shown.granted != STAMP_ZERO else 0,
-        peeked.record.letter,
+        peeked.record.death,
         peeked.interruptions,
     )
 

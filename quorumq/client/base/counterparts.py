@@ -77,7 +77,7 @@ class Message(Counterpart[delivered.Message]):
     suspect: bool = same("suspect")
     fencing_token: Stamp = same("fencing_token")
     published_ms: int = same("published_ms")
-    letter: Death | None = same("letter")
+    death: Death | None = same("death")
     receipt: SignedNamed = same("receipt")
     is_live: bool = same("is_live")
     deadline: float = same("deadline", "End of its certain hold, by the client's clock.")

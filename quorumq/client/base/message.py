@@ -206,7 +206,7 @@ class Delivery:
     crcs: str = ""  # CRC-32C of each record in hex, 8 digits each, if a history is written
     via: str = ""  # the node that it came from
     asked: float = 0.0  # when its FETCH was sent, by the client's clock
-    letter: Death | None = None  # why the messages died, if they are dead letters
+    death: Death | None = None  # why the messages died, if they are dead letters
     interruptions: int = 0  # deliveries before it that were given back as interrupted
     suspect: bool = False  # it may be what ended its consumers
 
@@ -345,9 +345,9 @@ class Message(Settleable):
         return self.delivery.published_ms
 
     @property
-    def letter(self) -> Death | None:
+    def death(self) -> Death | None:
         """Reason of its death, if it was read from a group of dead letters; None otherwise."""
-        return self.delivery.letter
+        return self.delivery.death
 
     @property
     def receipt(self) -> SignedNamed:

@@ -198,7 +198,7 @@ def unpack(
             hold_time=hold_time,
             settler=settler,
             holder=holder,
-            letter=sent.letter,
+            death=sent.death,
             interruptions=sent.interruptions,
             suspect=sent.suspect,
         )

@@ -133,7 +133,7 @@ class SettleCalls(Calls):
             raise UsageError(f"error is {error!r}, reason {reason!r}: give an exception, or words as reason=")
         messages = settleables_of(messages)
         refuse_dead(messages)
-        # One request has one letter, and letters tell of their own delivery.
+        # One request has one death, and a death tells of its own delivery.
         by_death: dict[Death, list[Settleable]] = {}
         for message in messages:
             by_death.setdefault(self._death(message, error, reason), []).append(message)

@@ -494,7 +494,7 @@ class Pool:
     async def _tell(self, message: Message, error: Exception | None, again: bool) -> None:
         if error is None:
             await message.ack()
-        elif message.letter is not None:
+        elif message.death is not None:
             await message.reject(DEAD_LETTER_WAIT_S)
         elif again:
             await self._again(message, error)

@@ -472,9 +472,9 @@ class NodeState:
         return self.memory_full if WRITTEN[kind] == Capacity.PLENTY else ""
 
     def fitted(self, record: Record) -> Record:
-        """Return the record as it is kept: if the node is full, with next to nothing of its letter."""
+        """Return the record as it is kept: if the node is full, with next to nothing of its death."""
         return (
-            bare(record) if record.letter is not None and (self.disk_shortage or self.memory_full) else record
+            bare(record) if record.death is not None and (self.disk_shortage or self.memory_full) else record
         )
 
     def check(self) -> None:

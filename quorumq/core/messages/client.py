@@ -249,7 +249,7 @@ class Delivery(NamedTuple):
     receipt: Receipt
     attempt: int  # 1 for the first delivery
     signed: bytes = b""  # the receipt as bytes with its keyed digest; filled in by the node's shell
-    letter: Death | None = None  # history of a dead letter, in a dead-letter group
+    death: Death | None = None  # history of a dead letter, in a dead-letter group
     suspect: bool = False  # it may be what ended its consumers: nothing but a lot of such is in the reply
     interruptions: int = 0  # deliveries before it that clean stops ended, and that are no attempts
 

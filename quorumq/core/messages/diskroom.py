@@ -92,8 +92,8 @@ def is_written(kind: Written, capacity: Capacity) -> bool:
 
 
 def bare(record: Record) -> Record:
-    """Return the record with its letter cut to about what a tombstone costs: reason, class and fingerprint."""
-    death = record.letter
+    """Return the record with its death cut to about what a tombstone costs: reason, class and fingerprint."""
+    death = record.death
     if death is None:
         return record
     cut = death._replace(
@@ -105,4 +105,4 @@ def bare(record: Record) -> Record:
         consumer_version="",
         host="",
     )
-    return record._replace(letter=cut)
+    return record._replace(death=cut)

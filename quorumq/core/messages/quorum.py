@@ -291,7 +291,7 @@ class Reject(NamedTuple):
     """REJECT: if exactly the owner holds, requeue after ``delay`` seconds, or write DEAD with ``death``.
 
     TOPIC_BACKOFF_S as ``delay``: each replica takes the step of the topic's backoff for its count of attempts. In what
-    is written, the letter has the ballot and the redrive number of the message's own entry. ``interrupted``: a clean
+    is written, the death has the ballot and the redrive number of the message's own entry. ``interrupted``: a clean
     stop of the consumer ended the deliveries. ``drop``: write SKIPPED, as the messages expired and their topic says so.
     """
 

@@ -193,7 +193,7 @@ class BatchStored(NamedTuple):
 class RecordsMerged(NamedTuple):
     """Records (tombstones, redrives) of one group, as merged.
 
-    One letter may be that of many, under their own ballots. On disk it stands in one entry, and ``again`` says which
+    One death may be that of many, under their own ballots. On disk it stands in one entry, and ``again`` says which
     others have it: (entry, entry that has it). Only there is it not empty.
     """
 

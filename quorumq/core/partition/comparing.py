@@ -212,7 +212,7 @@ def group_states(view: GroupView, producer_ids: list[ProducerId], now: Now) -> l
     ]
     attempts = [item for producer_id in producer_ids for item in view.attempts_of(producer_id)]
     delays = [item for producer_id in producer_ids for item in view.delays_of(producer_id, now.mono)]
-    limit = limits.DEATHS_PER_CHUNK if any(item.record.letter is not None for item in records) else 2048
+    limit = limits.DEATHS_PER_CHUNK if any(item.record.death is not None for item in records) else 2048
     chunks = zip_longest(
         chunks_of(records, limit), chunks_of(attempts, limit), chunks_of(delays, limit), fillvalue=()
     )

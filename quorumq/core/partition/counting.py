@@ -47,7 +47,7 @@ def reply(batches: Batches, rows: dict[Hashable, StateCount], cursor: tuple[int,
 
 
 def add(rows: dict[Hashable, StateCount], item: Peeked) -> None:
-    dead = item.record.letter
+    dead = item.record.death
     if dead is None:
         key: Hashable = item.state
         row = StateCount(item.state, 0, item.span)

@@ -59,7 +59,7 @@ def is_rejected(record: Record, claim: Delay) -> bool:
 
     Why: the journal, and a peer that missed the REJECT, have the claim beside that record.
     """
-    return record.letter is not None and record.letter.ballot == claim.ballot
+    return record.death is not None and record.death.ballot == claim.ballot
 
 
 def not_due_of(delay: Delay, now: float) -> tuple[int, Stamp, float, int, bool, int, int]:

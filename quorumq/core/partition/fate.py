@@ -145,7 +145,7 @@ def merge_asked(record: Record, context: RuleContext, asked: Record) -> tuple[Re
     """Return our record after a HOLD that names ``asked``, and the record that it then reads as.
 
     The HOLD may follow a redrive that this replica has not heard of. A dead letter is granted only if the record is
-    DEAD at exactly that n: a HOLD carries no letter to merge.
+    DEAD at exactly that n: a HOLD carries no death to merge.
     """
     return (record, record) if context.dead else merge(record, context, asked)
 
@@ -292,7 +292,7 @@ def exclusive(ballots: Ballots, context: RuleContext, owner: Owner) -> bool | No
 
 class RejectAsk(NamedTuple):
     owner: Owner
-    record: Record  # SKIPPED, or with a letter, what the message becomes; else what it must be
+    record: Record  # SKIPPED, or with a death, what the message becomes; else what it must be
     backoff: tuple[float, ...]  # seconds after the first attempt, the second, …; the last entry repeats
     interrupted: bool = False  # a clean stop of the consumer ended the delivery
 
@@ -309,13 +309,13 @@ def on_reject(record: Record, lease: Lease, ballots: Ballots, context: RuleConte
         held = Held(ask.owner, claim.due, claim.n, claim.generation, claim.claim)
     if held is None or not is_owner(held, ask.owner):
         again = is_retry(record, lease, context, ask)
-        if asked.letter is not None and exclusive(ballots, context, ask.owner) is False:
+        if asked.death is not None and exclusive(ballots, context, ask.owner) is False:
             again = False  # the record was learned: that other delivery may yet be won
         return record, unhinted(lease), ballots, (again, None)
     lease = unhinted(with_hold(lease, None))
     if claim is not None:
         lease = lease._replace(claim=None)
-    if asked.letter is not None or asked.kind == Kind.SKIPPED:
+    if asked.death is not None or asked.kind == Kind.SKIPPED:
         record, lease, ballots, stands = on_merge(record, lease, ballots, context, asked)
     else:
         stands = as_read(record, context, asked.generation)
@@ -335,11 +335,11 @@ def on_reject(record: Record, lease: Lease, ballots: Ballots, context: RuleConte
 def is_retry(record: Record, lease: Lease, context: RuleContext, ask: RejectAsk) -> bool:
     """Return True if a REJECT without a hold is a retry: its own ballot is in the record, or in the delay."""
     ballot = ask.owner.ballot
-    if ask.record.letter is None:
+    if ask.record.death is None:
         delay = lease.delay
         return delay is not None and delay.ballot == ballot
     stands = as_read(record, context, context.generation)
-    return stands.n == ask.record.n and stands.letter is not None and stands.letter.ballot == ballot
+    return stands.n == ask.record.n and stands.death is not None and stands.death.ballot == ballot
 
 
 def on_stale(record: Record, lease: Lease, ballots: Ballots, context: RuleContext, ask: Owner) -> Fate:

@@ -324,10 +324,10 @@ class GroupView:
         return _new(Record, (generation, n, kind, None))  # type: ignore[no-any-return]
 
     def deaths(self, span: Span) -> list[tuple[Span, Death | None]]:
-        """Return ``span`` in chunks, each with the letter of its deliveries: in a dead-letter group, why it died."""
+        """Return ``span`` in chunks, each with the death of its deliveries, which they have in a dead-letter group."""
         if self.source is None:
             return [(span, None)]
-        return [(part, record.letter) for part, record in self.source.records.within(span)]
+        return [(part, record.death) for part, record in self.source.records.within(span)]
 
     def is_stale(self, generation: int) -> bool:
         """Return True if ``generation`` was rewound since: requests that name it are refused.
@@ -521,7 +521,7 @@ class GroupView:
         self.suspects.spans.check()
         assert self.source is None or not self.records, f"{self.name} keeps records of its own"
         for span, record in self.records.items():
-            assert (record.kind == Kind.DEAD) == (record.letter is not None), f"{span}: {record}"
+            assert (record.kind == Kind.DEAD) == (record.death is not None), f"{span}: {record}"
             assert record.kind != Kind.ACKED or record.n == 0, f"{span}: {record}"
             assert record.kind != Kind.OPEN or record.n > 0, f"{span}: {record} is written down"
             assert record.generation >= self.since, f"{span}: {record} is of before the group was deleted"
@@ -580,6 +580,6 @@ def encode_lease(lease: Lease) -> bytes | None:
 
 
 def encode_record(record: Record) -> bytes:
-    """Return a record as bytes for a digest; of a letter only its ballot, which decides which of two stays."""
-    ballot = tuple(record.letter.ballot) if record.letter is not None else ()
+    """Return a record as bytes for a digest; of a death only its ballot, which decides which of two stays."""
+    ballot = tuple(record.death.ballot) if record.death is not None else ()
     return repr((record.generation, record.n, int(record.kind), ballot)).encode()

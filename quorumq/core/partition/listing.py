@@ -214,7 +214,7 @@ def unsettled_of(
                 if record is None or record_rank(record) < least:
                     unsettled.append(known)
                 else:
-                    settled.append(Peeked(known, "", record._replace(letter=None), 0, 0.0, None))
+                    settled.append(Peeked(known, "", record._replace(death=None), 0, 0.0, None))
     return tuple(settled), tuple(unsettled), None
 
 
@@ -225,7 +225,7 @@ def append(items: list[Peeked], item: Peeked, first: int = 0) -> int:
         join(items, item)
     else:
         items.append(item)
-    dead_letter = item.record.letter
+    dead_letter = item.record.death
     return dead_letter.text_bytes if dead_letter is not None and len(items) > before else 0
 
 

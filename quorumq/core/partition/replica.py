@@ -592,7 +592,7 @@ class Replica:
 
 
 def is_not_dead(ours: Record | None, redriven: Record) -> bool:
-    """Return True if a replica with this record has not heard of a dead or purged letter that may be redriven so."""
+    """Return True if a replica with this record has not heard of a dead or purged message that may be redriven so."""
     ours = ours or OPEN_ZERO
     was_dead = ours.kind in (Kind.DEAD, Kind.PURGED) and ours[:2] == (redriven.generation, redriven.n - 1)
     return not was_dead and record_rank(ours) < record_rank(redriven)

@@ -68,7 +68,7 @@ class DeadLettering(Coordinator):
     def _reject(
         self, context: Context, replica: Replica, span: Span, n: int, death: Death | None, now: Now
     ) -> list[Effect]:
-        """Have every replica make a dead letter of the messages, or drop them if there is no letter."""
+        """Have every replica make a dead letter of the messages, or drop them if there is no death."""
         round_ = self.open_round(context, replica.members, now)
         reject = Reject(
             round_.number,

@@ -228,9 +228,9 @@ DEATH_BYTES_MAX = 96 * KIB
 DEATH_BARE_MAX = 128
 """Characters of class and fingerprint in a dead letter that comes when the disk has only its reserve left."""
 DEATHS_BYTES_MAX = 1 * MIB
-"""Bytes that nodes may have to send each other for one REJECT's letter: its size, once for each span."""
+"""Bytes that nodes may have to send each other for one REJECT's death: its size, once for each span."""
 DEATHS_PER_CHUNK = 32
-"""Records with letters in one message, or in one record of the journal."""
+"""Records with deaths in one message, or in one record of the journal."""
 
 NUMBERS_END = 1 << 62
 """End of all numbers that nodes or clients count with: sequence numbers, sessions, redrives, attempts, positions.

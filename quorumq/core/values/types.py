@@ -137,7 +137,7 @@ class Kind(IntEnum):
 
 
 class Death(NamedTuple):
-    """The history that a DEAD record carries. One letter may serve a whole span.
+    """The history that a DEAD record carries. One death may serve a whole span.
 
     Times of day are in milliseconds since 1970; ``ballot`` is that of the hold under which it was written.
     """
@@ -176,7 +176,7 @@ class Record(NamedTuple):
     generation: int
     n: int
     kind: Kind
-    letter: Death | None = None
+    death: Death | None = None
 
 
 OPEN_ZERO = Record(0, 0, Kind.OPEN)
@@ -195,12 +195,12 @@ def merge_records(ours: Record, theirs: Record) -> Record:
     mine, other = record_rank(ours), record_rank(theirs)
     if mine != other:
         return ours if mine > other else theirs
-    if ours.letter is not None and theirs.letter is not None:
+    if ours.death is not None and theirs.death is not None:
         return min(
             (ours, theirs),
-            key=lambda it: (it.letter.ballot, -it.letter.text_bytes, it.letter),  # type: ignore[union-attr]
+            key=lambda it: (it.death.ballot, -it.death.text_bytes, it.death),  # type: ignore[union-attr]
         )
-    return ours if ours.letter is not None else theirs
+    return ours if ours.death is not None else theirs
 
 
 class Receipt(NamedTuple):

@@ -264,7 +264,7 @@ def shown(match: Match) -> dict[str, Any]:
         "remaining": peeked.remaining,
         "owner": peeked.owner.node if peeked.owner is not None else "",
         "published_ms": match.published_ms,
-        "letter": dead_letter_of(peeked.record),
+        "death": dead_letter_of(peeked.record),
         **contents(match.message),
     }
 

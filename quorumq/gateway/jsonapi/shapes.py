@@ -396,7 +396,7 @@ class LifeView(Answer, kw_only=True):
         return cls.made_from(life, id=str(life.id), replicas=replicas, message=message)
 
 
-dead_letter_of: Final = attrgetter("letter")
+dead_letter_of: Final = attrgetter("death")
 """Return the history of a dead letter that a record, a message, or a state of it has; None without one."""
 
 
