@@ -281,7 +281,7 @@ class Host(Machine):
             self.check()
         if options.recall and self.recall_rng.random() < options.recall:
             self.recall()
-        if options.room and not self.world.healed:
+        if options.runs_per_step and not self.world.healed:
             self.observer.on_steps(self.name, self.half_done(core))
         self.arm()
 
@@ -343,7 +343,8 @@ class Host(Machine):
         time = self.clock.true_time(deadline)
         if time <= self.world.time:
             time = self.world.time
-            if self.world.options.room:  # the last step took some time, in which something may have come
+            # The last step took some time, in which something may have come.
+            if self.world.options.runs_per_step:
                 time += self.disk_rng.random() * STEP_S
         if self.wake_at is None or time < self.wake_at:
             self.wake_at, self.wake_due = time, deadline

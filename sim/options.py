@@ -53,7 +53,7 @@ class Options:
     dead: float = 0.0  # share rejected to the dead letters
     extend: float = 0.0  # share extended before they are acked
     claim: float = field(default=0.0, repr=False)  # share claimed for longer than a hold
-    leave: float = 0.0  # share given back without being handed to the application
+    release: float = 0.0  # share given back without being handed to the application
     vanish: float = 0.0  # share that is never settled
     partial: float = 0.0  # share with a part that is acked and the rest rejected
     shred: float = 0.0  # share with every other message acked, and the rest never settled
@@ -108,7 +108,7 @@ class Options:
     # Runs of equal values of one producer id that a span map keeps in a tuple, before it sorts them otherwise.
     small: int = field(default=512, repr=False)
     # Runs of messages that one step of a core votes on, the other limits of a step being as low; 0: as ever.
-    room: int = field(default=0, repr=False)
+    runs_per_step: int = field(default=0, repr=False)
     recall: float = 0.0  # share of the steps after which its journal must have all of the core's knowledge
     # Share of the messages that end the process that handles them; 0: consumers do not die of messages.
     poison: float = 0.0

@@ -43,7 +43,9 @@ GUESTS = 0.2
 """Share of the seeds in which groups come with a FETCH."""
 
 
-FIRST_NAMES = {"targeted_faults": "moments", "ttl_share": "mortal", "session_idle": "origin_idle"}
+FIRST_NAMES = {
+    "release": "leave", "targeted_faults": "moments", "ttl_share": "mortal", "session_idle": "origin_idle",
+}  # fmt: skip
 """Options under new names, with the names that they had when their text first seeded a stream."""
 
 
@@ -92,9 +94,9 @@ def draw_calm(rng: random.Random) -> Options:
     FETCH is parked for a tenth of its hold. In a fifth of the seeds a node is silent most of the time (`with_silence`).
     """
     options = draw_moves(rng)
-    none = "loss duplicate spikes slow reject dead extend claim leave vanish partial shred replay redrive rewind unmake"
-    none += " pause limit purge alter targeted_faults by_id inspectors guests late_group derive dead_readers deletions"
-    none += " rivals relay room delayed ttl_share retry_early delay names"
+    none = "loss duplicate spikes slow reject dead extend claim release vanish partial shred replay redrive rewind"
+    none += " unmake pause limit purge alter targeted_faults by_id inspectors guests late_group derive dead_readers"
+    none += " deletions rivals relay runs_per_step delayed ttl_share retry_early delay names"
     if rng.random() < 1 / 3:
         none += " moves joining"
     calm: dict[str, Any] = {
@@ -147,8 +149,8 @@ def draw_groups(rng: random.Random) -> Options:
     options = with_guests(rng, draw_swarm(rng, {(3, 3): 3, (5, 3): 2}))
     if rng.random() < 0.6:
         options = dataclasses.replace(options, wall_offset=0.0, clock_rate=0.0)
-    none = "loss duplicate spikes slow vanish delayed ttl_share reject derive relay room turn distance deletions rivals"
-    none += " rival_rf inspectors check recall"
+    none = "loss duplicate spikes slow vanish delayed ttl_share reject derive relay turn distance deletions rivals"
+    none += " runs_per_step rival_rf inspectors check recall"
     options = dataclasses.replace(options, **dict.fromkeys(none.split(), 0), guests=3, disk="memory")
     return dataclasses.replace(
         options,
@@ -176,19 +178,19 @@ def _draw_many(rng: random.Random, shapes: dict[tuple[int, int], int]) -> Option
     options = dataclasses.replace(options, fetch_bytes=another.choice((1 << 20, 1 << 20, 1 << 20, 100)))
     options = dataclasses.replace(options, small=another.choice((512, 512, 512, 512, 512, 4)))
     options = dataclasses.replace(options, by_id=sometimes(another, 0.2, 0.05, 0.3))
-    another.randrange(2)  # draw for an option that is gone: each seed keeps the room that it had
-    capacity = another.choice((0, 0, 0, 0, 0, 0, 1, 2, 3))
+    another.randrange(2)  # draw for an option that is gone: each seed keeps the limit that it had
+    runs = another.choice((0, 0, 0, 0, 0, 0, 1, 2, 3))
     options = dataclasses.replace(options, labels=another.random() < LABELS)
     options = dataclasses.replace(options, names=another.random() < LABELS)
     options = dataclasses.replace(options, pause=sometimes(another, 1 / 3, 0.05, 0.4))
     options = dataclasses.replace(options, claim=sometimes(another, 1 / 3, 0.05, 0.4))
     options = dataclasses.replace(options, limit=sometimes(another, 1 / 4, 0.1, 0.5))
-    if capacity:  # and then requests with more than that
+    if runs:  # and then requests with more than that
         many = {
             "batch_messages": max(16, options.batch_messages),
             "fetch_messages": max(16, options.fetch_messages),
         }
-        options = dataclasses.replace(options, room=capacity, **many)
+        options = dataclasses.replace(options, runs_per_step=runs, **many)
     idle = rng.choice((86_400.0, 86_400.0, 0.1, 0.5, 2.0))
     if idle != 86_400.0:
         options = dataclasses.replace(options, session_idle=idle, sync_interval=rng.choice((0.2, 0.5, 1.0)))
@@ -263,7 +265,7 @@ def _draw_swarm(rng: random.Random, nodes: int, rf: int) -> Options:
         delay=rng.choice((0.0, 0.5, 2.0)),
         dead=sometimes(rng, 0.5, 0.02, 0.4),
         extend=sometimes(rng, 0.6, 0.1, 0.8),
-        leave=sometimes(rng, 0.3, 0.02, 0.3),
+        release=sometimes(rng, 0.3, 0.02, 0.3),
         vanish=sometimes(rng, 0.5, 0.02, 0.4),
         partial=sometimes(rng, 0.4, 0.05, 0.4),
         replay=sometimes(rng, 0.5, 0.05, 0.5),
@@ -291,8 +293,8 @@ def swarm_with(**options: Any) -> Callable[[random.Random], Options]:
 def draw_quiet(rng: random.Random) -> Options:
     """Draw no fault at all: a perfect but not instantaneous world."""
     options = draw_swarm(rng)
-    none = dict.fromkeys(("loss", "duplicate", "spikes", "slow", "vanish", "leave", "replay"), 0.0)
-    brief = dataclasses.replace(options, **none, relay=False, room=0, fault_time=2.0)
+    none = dict.fromkeys(("loss", "duplicate", "spikes", "slow", "vanish", "release", "replay"), 0.0)
+    brief = dataclasses.replace(options, **none, relay=False, runs_per_step=0, fault_time=2.0)
     return dataclasses.replace(brief, hold_times=(4.0, 4.0), hold_time_max=4.0)
 
 

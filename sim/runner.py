@@ -72,7 +72,8 @@ def run_schedule(
     violations: list[str] = []
     try:
         limit = cpu_max or CPU_LIMIT_S * max(1.0, schedule.options.fault_time / 10)
-        with cpu_limit(limit), small_runs(schedule.options.small), small_limits(schedule.options.room):
+        options = schedule.options
+        with cpu_limit(limit), small_runs(options.small), small_limits(options.runs_per_step):
             cluster.run()
     except Exception as error:  # any error that a core raises is the finding
         last = traceback.extract_tb(error.__traceback__)[-1]

@@ -125,7 +125,7 @@ class Consumer(Deriving):
 
         self.fetching = True
         op = self.ask(node, request, min(wait, hold / 10) + 2.0, then)
-        if not self.world.healed and rng.random() < options.leave:
+        if not self.world.healed and rng.random() < options.release:
             self.later(rng.random() * 0.1, self.hang_up, op)
 
     def begins(self, request: m.Fetch, node: str) -> list[Call]:
@@ -190,7 +190,7 @@ class Consumer(Deriving):
             for delivery in part.deliveries:
                 receipt = delivery.receipt
                 start, at = at, at + receipt.span.size
-                shirks = not world.healed and rng.random() < options.leave
+                shirks = not world.healed and rng.random() < options.release
                 if world.time >= until or shirks:
                     unused.append(receipt)
                     continue
@@ -398,8 +398,8 @@ class Consumer(Deriving):
         self.ask(node, request, self.timeout, then, op)
 
     def named(self, items: tuple[m.ReceiptPart, ...]) -> tuple[m.ReceiptPart, ...]:
-        """Return the same messages; if a step has little room perhaps each by itself, which then takes many steps."""
-        if not self.options.room or self.rng.random() < 0.5:
+        """Return the same messages; if a step votes on few runs perhaps each by itself, which then takes many steps."""
+        if not self.options.runs_per_step or self.rng.random() < 0.5:
             return items
         return tuple(
             m.ReceiptPart(

@@ -12,12 +12,12 @@ from sim.schedule import Schedule
 
 PLAIN: dict[str, object] = {
     "loss": 0.0, "duplicate": 0.0, "spikes": 0.0, "distance": 0.0, "wall_offset": 0.0, "clock_rate": 0.0,
-    "retry_early": 0.0, "slow": 0.0, "reject": 0.0, "dead": 0.0, "extend": 0.0, "leave": 0.0, "vanish": 0.0,
+    "retry_early": 0.0, "slow": 0.0, "reject": 0.0, "dead": 0.0, "extend": 0.0, "release": 0.0, "vanish": 0.0,
     "partial": 0.0, "shred": 0.0, "replay": 0.0, "redrive": 0.0, "rewind": 0.0, "unmake": 0.0, "purge": 0.0,
     "alter": 0.0, "derive": 0.0, "targeted_faults": 0.0, "delayed": 0.0, "ttl_share": 0.0, "by_topic": 0.0,
     "recall": 0.0, "poison": 0.0, "stops": 0.0, "late_group": False, "fifo": False, "implicit": False, "check": False,
     "relay": False, "auto_create_groups": True, "session_idle": 86_400.0, "disk": "memory", "dead_readers": 0,
-    "rivals": 0, "deletions": 0, "operators": 1, "room": 0,
+    "rivals": 0, "deletions": 0, "operators": 1, "runs_per_step": 0,
 }  # fmt: skip
 """Options that a run need not have, and their plain values."""
 

@@ -36,9 +36,9 @@ def test_every_limit_is_lowered_wherever_the_core_reads_it_and_is_back_afterward
 
 def test_a_third_of_the_seeds_have_little_space() -> None:
     drawn = [draw(seed).options for seed in range(300)]
-    narrow = [options for options in drawn if options.room]
+    narrow = [options for options in drawn if options.runs_per_step]
     assert 60 < len(narrow) < 140
-    assert {options.room for options in narrow} == {1, 2, 3}
+    assert {options.runs_per_step for options in narrow} == {1, 2, 3}
 
 
 def settled_in_steps(seed: int, capacity: int, monkeypatch: pytest.MonkeyPatch) -> int:
@@ -55,7 +55,7 @@ def settled_in_steps(seed: int, capacity: int, monkeypatch: pytest.MonkeyPatch) 
     schedule = draw(seed)
     with monkeypatch.context() as patch:
         patch.setattr(SettleCoordinator, "go_on", counted)
-        options = dataclasses.replace(schedule.options, room=capacity)
+        options = dataclasses.replace(schedule.options, runs_per_step=capacity)
         assert run_schedule(dataclasses.replace(schedule, options=options)).violations == []
     return unfinished
 

@@ -76,7 +76,7 @@ def test_nor_does_it_where_workers_come_and_go(seed: int, buffer: int) -> None:
     assert outcome.violations == []
     assert any(row["kind"] == "reject" for row in outcome.rows)
     assert (judged(DeathsByNeighbours(), outcome), judged(NoLongWaits(1.0), outcome)) == ([], [])
-    outcome = outcome_of(seed, fetch_messages=buffer, consumers=3, stops=0.2, leave=0.3)
+    outcome = outcome_of(seed, fetch_messages=buffer, consumers=3, stops=0.2, release=0.3)
     assert outcome.violations == []
     assert any(row["kind"] == "leave" for row in outcome.rows)
     assert judged(DeathsByNeighbours(), outcome) == []
