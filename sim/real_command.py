@@ -53,7 +53,7 @@ def real(
     keep: Path | None,
     as_json: bool,
 ) -> None:
-    """Run a cluster of real processes on this machine under faults, and judge the history.
+    """Run a cluster of real processes on this machine under faults, and check the history.
 
     Nodes are killed, lose power, are stopped and frozen; one node's directory is lost, restored or damaged; links
     between them and to clients are cut, in one direction or both, and delayed; disks are full or slow; times of day

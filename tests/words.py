@@ -135,12 +135,15 @@ _PHRASES: Final = {
     "so many": re.compile(r"\bso (?:many|much|long|often)\b(?! (?:as|that)\b)", re.I),
 }
 _RETIRED_PROSE: Final = re.compile(
-    r"\b(?:(?<!dead )(?<!dead-)letters?(?! exchange)|origins?|vouch(?:es|ed|ing)?|offers?|stirred|askers?|doors?"
+    r"\b(?:letters?|origins?|vouch(?:es|ed|ing)?|offers?|stirred|askers?|doors?"
     r"|badges?|rides? on|riding|the floor|seals?|sealed|census|surveys?|browse[sd]?|tall(?:y|ies|ied)|judges?"
     r"|(?:event )?heap|hedg(?:e|ed|ing))\b",
     re.I,
 )
-_NOT_RETIRED: Final = re.compile(r"replication origin|door to door|heapq|min-heap|https?://\S+|`[^`]*`", re.I)
+_NOT_RETIRED: Final = re.compile(
+    r"dead[\s-]+letters?|letters, digits|replication origin|door to door|heapq|min-heap|https?://\S+|`[^`]*`",
+    re.I,
+)
 
 RATES: Final = {"what": r"what", "where": r"where", "told": r"told|tells?", "if": r"if|when"}
 """Words counted per 1,000 words of docstrings (docs: of pages)."""

@@ -60,7 +60,7 @@ class Parts(Protocol):
         """Return the result of a function for each, which is small."""
 
     def check(self, context: Context) -> Judged:
-        """Judge all messages and outputs of the parts; the result need not have the findings of all."""
+        """Check all messages and outputs of the parts; the result need not have the findings of all."""
 
 
 class Audit(NamedTuple):

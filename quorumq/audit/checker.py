@@ -23,7 +23,7 @@ _CALLS: Final = frozenset(("publish", "deliver", "ack", "reject", "dead_letter",
 
 
 def check(table: Table, context: Context, *, screened: bool = True) -> Judged:
-    """Judge all messages of a part.
+    """Check all messages of a part.
 
     Args:
         screened: True if messages that cannot have a finding are only counted, which changes nothing (`plain`).

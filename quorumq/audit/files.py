@@ -154,7 +154,7 @@ def temporary() -> tempfile.TemporaryDirectory[str]:
 
 
 def check_not_empty(lines: int, unread: int, paths: Sequence[str]) -> None:
-    """Check that there is anything to judge.
+    """Check that there is anything to check.
 
     Raises:
         UsageError: the files have no line of a history.

@@ -1,7 +1,7 @@
 """Findings of checks, each with its evidence in words, and counts.
 
 A finding is `broken` if the clocks prove it. It is `not decidable` if they do not, or if lines missing from an
-incomplete history could explain it. Nothing is said to hold because it was not looked at: each judge counts.
+incomplete history could explain it. Nothing is said to hold because it was not looked at: each check counts.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Proof(NamedTuple):
     Attributes:
         text: the evidence in words.
         sure: True if it is broken, else it is not decidable.
-        at: time in seconds of the run; None if it is the time that the judge gives.
+        at: time in seconds of the run; None if it is the time that the check gives.
     """
 
     text: str

@@ -43,7 +43,7 @@ REQUEUE_S: Final = 2.0
 """Seconds to requeue messages whose command was stopped or that cannot be printed; else their holds have to end."""
 
 KEY_MAX: Final = 30_000
-"""Bytes of a key that QUORUMQ_KEY may have: Linux takes 128 KiB, and a byte may be written as four letters."""
+"""Bytes of a key that QUORUMQ_KEY may have: Linux takes 128 KiB, and a byte may be written as four characters."""
 
 CANNOT_RUN: Final = (126, 127)
 """Exit codes of a shell for a command that may not be executed, or is not there. Every message would die of it."""

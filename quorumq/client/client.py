@@ -176,8 +176,8 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, CountCalls, Sho
 
         Args:
             topic: one name or several; "t.deadletters" for the group's dead letters of topic "t". A shell-style pattern
-                (``orders.*``: ``*`` any letters, ``?`` one, ``[ab]`` one of these, ``[!ab]`` none of these) stands for
-                the topics that match, those to come included.
+                (``orders.*``: ``*`` any characters, ``?`` one, ``[ab]`` one of these, ``[!ab]`` none of these) stands
+                for the topics that match, those to come included.
             group: reads on its own: each group gets every message. "g!dead" is the dead letters of group "g".
             start: position of a new group: "earliest", with the oldest message, or "latest", with the first one
                 published from now on. "earliest" if not given.

@@ -29,7 +29,7 @@ def is_operator(credentials: Credentials | None, software: str) -> bool:
 
     Args:
         credentials: credentials of the client, any right of `admin` will do; None if the node does not ask for them.
-        software: as HELLO named it; without badges that of `quorumq status` is believed.
+        software: as HELLO named it; without credentials that of `quorumq status` is believed.
     """
     return software == PROBE if credentials is None else bool(credentials.client.admin)
 

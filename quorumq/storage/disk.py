@@ -1,4 +1,4 @@
-"""The only door between the journal and a disk.
+"""The only interface between the journal and a disk.
 
 Why a port: the promises of a queue about a crash rest on the few calls below, and on the freedom of a disk
 between them. `RealDisk` carries them out on a directory. `MemoryDisk` (sim) carries them out in memory and

@@ -24,7 +24,7 @@ class Item:
         at: time in the story's unit.
         end: time when a packet arrives, None if never; time when a bar ends.
         lane: line that it is on, as ``node:a`` or ``client:c0``; "": all.
-        text: a few letters, for the picture.
+        text: a few characters, for the picture.
         says: a sentence.
         to: for a packet: its other end.
         ids: messages that it concerns.

@@ -687,7 +687,7 @@ def test_an_ack_ends_delays_and_attempts_that_are_learned_later_too() -> None:
 
 @pytest.mark.parametrize("name", ["a\x07", "a\u200b", "\u202ea", "a\u2028", "\ue000", "a\x9b"])
 def test_a_group_has_no_control_or_format_characters_in_its_name(name: str) -> None:
-    """Letters that look alike are not refused: scripts are mixed in honest names, too (SECURITY.md)."""
+    """Names that look alike are not refused: scripts are mixed in honest names, too (SECURITY.md)."""
     check_failed(Cluster().ask("a", m.SetGroup("jobs", name)), "usage")
     assert check_group_name("\u0430dmin") == ""
 

@@ -1,6 +1,6 @@
 """Cost of reading dead letters in journals of three nodes: `python -m tests.spark.journals COUNT DIR [TASKS] [BATCH]`.
 
-Every message dies. Each letter has some 0.8 KB of text, in one of 40 kinds. BATCH messages are published together. If
+Every message dies. Each death has some 0.8 KB of text, in one of 40 kinds. BATCH messages are published together. If
 DIR exists, it is only read.
 """
 

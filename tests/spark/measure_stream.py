@@ -1,4 +1,4 @@
-"""Cost of a stream's reader: `python -m tests.spark.measure_stream COUNT DIR`, with COUNT letters in the journals.
+"""Cost of a stream's reader: `python -m tests.spark.measure_stream COUNT DIR`, with COUNT deaths in the journals.
 
 Prints CPU seconds of the reader's own Python, driver and tasks together, without Spark.
 """
@@ -28,7 +28,7 @@ def measured(work: Callable[..., Any], *given: Any) -> tuple[Any, float]:
 
 
 def batch(stream: DeathsStream, start: dict[str, Any], end: dict[str, Any]) -> tuple[int, int, int]:
-    """Read a micro-batch as Spark does; return its letters, tasks, and the bytes of the largest task."""
+    """Read a micro-batch as Spark does; return its deaths, tasks, and the bytes of the largest task."""
     tasks = [pickle.dumps(task) for task in stream.partitions(start, end)]
     reader = pickle.loads(pickle.dumps(stream))
     count = sum(rows.num_rows for task in tasks for rows in reader.read(pickle.loads(task)))

@@ -1,4 +1,4 @@
-"""Judges of a report's page: its elements, and its view in a browser."""
+"""Checks of a report's page: its elements, and its view in a browser."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class NodeConfig:
         request_timeout: longest quorum round, in seconds (may differ).
         auto_create_topics: True if a publish to an unknown topic creates it (may differ).
         heartbeat: seconds between heartbeats (may differ).
-        sync_interval: mean seconds between offers of anti-entropy to one peer (may differ).
+        sync_interval: mean seconds between digests sent to one peer (may differ).
         sync_grace: seconds for which a message must have been missing before it is pulled (may differ).
         steal_after: seconds after which a message ranked to another coordinator is anyone's (may differ).
         session_idle: seconds after which an idle producer's session may be closed, with nothing left of it (may

@@ -67,7 +67,7 @@ class HoldsReply(NamedTuple):
 class SyncDigests(NamedTuple):
     """Anti-entropy of a partition: sums of digests, as 16 bytes each.
 
-    Of each of the 16 parts of every node of the tree in ``locations``; the first offer, which has none, of its root.
+    Of each of the 16 parts of every node of the tree in ``locations``; the first message, which has none, of its root.
     The receiver answers, if it differs, with those of the parts that differ, or lists them.
 
     ``tells``: the sender tells in the end what it has, and the receiver learns; else the other way round.

@@ -1,6 +1,6 @@
 """One node's whole protocol, as one pure state machine.
 
-Four drivers run this same class: the trio shell on real sockets and disks, the event heap and the explorer of the
+Four drivers run this same class: the trio shell on real sockets and disks, the event queue and the explorer of the
 simulator, and the trio shell in virtual time. A driver gives it the records of the journal, then events with one
 reading of the clocks each, and carries out the effects (core/messages/effects.py lists the driver's duties). Everything
 that the node has promised is in the journal; everything else may be lost at any moment.
@@ -410,7 +410,7 @@ class NodeCore:
         return self.context.peers.hello(now)
 
     def _on_link_up(self, event: e.LinkUp, now: Now) -> list[e.Effect]:
-        """Exchange registers, and offer our digests: HELLO was accepted."""
+        """Exchange registers, and send our digests: HELLO was accepted."""
         reason = self.trust.compare(self.context, event)
         if reason:
             return self.trust.lose(self.context, max((seen.n for seen in event.seen), default=0), reason)

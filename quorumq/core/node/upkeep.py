@@ -105,7 +105,7 @@ class Upkeep:
         return [Send(sender, chunk) for chunk in in_chunks(topics, groups, packed)]
 
     def send_digests(self, peer: NodeId, now: Now, *, absent: bool = False) -> list[Effect]:
-        """Offer digests of each partition that the peer has, too. ``absent``: and ask for messages missing for long."""
+        """Send digests of each partition that the peer has, too. ``absent``: and ask for messages missing for long."""
         for partition, replica in self.context.replicas.items():
             batches = replica.batches
             if (
@@ -127,7 +127,7 @@ class Upkeep:
     def go_on_comparing(self, now: Now) -> list[Effect]:
         """Do the work of anti-entropy, partition by partition, as far as one step has time for it.
 
-        The rest has its turn later. Offers that come meanwhile replace older ones.
+        The rest has its turn later. Digests that come meanwhile replace older ones.
         """
         state = self.context.state
         effects: list[Effect] = []

@@ -75,7 +75,7 @@ class Batches:
         uncertain: batches of unknown age, and the times when peers say they were made.
         digests: digests of the known messages.
         lacking: producer ids, by peer, with absent messages that are still to be asked for in this pass.
-        listed: the producer ids, as a survey goes through them (core/partition/listing.py).
+        listed: the producer ids, as a listing goes through them (core/partition/listing.py).
     """
 
     __slots__ = (

@@ -196,7 +196,7 @@ class Choice:
                 picked.messages_left -= part.stop - part.start
 
     def overdue(self, view: GroupView, now: Now) -> list[int]:
-        """List the batches, of the oldest ones that offer something, whose time to live is over by our clock."""
+        """List the batches, of the oldest ones with ready messages, whose time to live is over by our clock."""
         numbers: list[int] = []
         if not self.ttl_s and not self.batches.with_ttl:
             return numbers

@@ -449,7 +449,7 @@ class GroupView:
                     view.void_leases()
 
     def reset_ready(self) -> None:
-        """Offer nothing; all messages here have to be looked at again."""
+        """Have no ready messages; all messages here have to be looked at again."""
         self.available, self.suspects, self.kept = ReadyMessages(), ReadyMessages(), Kept()
         self.backfill = None
 
@@ -460,7 +460,7 @@ class GroupView:
 
     @property
     def begins(self) -> bool:
-        """Return True if there may be more to offer than what the group has looked at so far."""
+        """Return True if more messages may be ready than those that the group has looked at so far."""
         return self.backfill is not None and not self.backfill.last and not self.home.skipping
 
     def void_leases(self) -> None:

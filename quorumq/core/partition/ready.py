@@ -1,6 +1,6 @@
 """Ready and not-ready messages of one group in one partition, by the batches that they are in.
 
-A group has two offers: of messages that may be delivered with any others, and of suspects, which come in lots
+A group has two tables: of messages that may be delivered with any others, and of suspects, which come in lots
 (core/partition/attempts.py, `lot_of`). They are separate so that a search for one kind never scans the other.
 """
 
@@ -36,7 +36,7 @@ class ReadyMessages:
 
     @property
     def oldest_ms(self) -> int | None:
-        """Return when the oldest batch that offers something was made, by this node's clock; None if none does."""
+        """Return when the oldest batch with ready messages was made, by this node's clock; None if none does."""
         row = self.batches.first()
         return row[0] if row is not None else None
 

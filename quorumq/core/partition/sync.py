@@ -36,7 +36,7 @@ PULL_BATCHES_MAX = 64
 PULL_BYTES_MAX = 4 * limits.MIB
 
 WAITING_MAX: Final = 1 << 16
-"""Comparisons with one peer that wait at most: those left out come again with a later offer."""
+"""Comparisons with one peer that wait at most: those left out come again with later digests."""
 
 RENEWED: Final = 5
 """Cost of making one digest anew, in looks."""
@@ -75,8 +75,8 @@ class Sync(PartitionComponent):
     Attributes:
         keyed: makes the digests.
         pulling_until: a pull is under way until then (monotonic seconds).
-        owed: the peers that are to have an offer, and whether they are to be asked for what is absent.
-        digests: the newest offer of each peer that is not answered yet, and whether the peer tells.
+        owed: the peers that are to have digests, and whether they are to be asked for what is absent.
+        digests: the newest digests of each peer that is not answered yet, and whether the peer tells.
         waiting: other comparisons with each peer, and state to send to it.
     """
 
@@ -139,7 +139,7 @@ class Sync(PartitionComponent):
     # ----------------------------------------------------- what peers have sent
 
     def take(self, sender: NodeId, message: m.SyncDigests | m.SyncListed) -> None:
-        """Note a peer's message, to be worked off. Of its first offers only the newest counts."""
+        """Note a peer's message, to be worked off. Of digests of the root only the newest count."""
         if isinstance(message, m.SyncDigests) and not message.locations:
             self.digests[sender] = (message.sums, message.tells)
             return
@@ -172,7 +172,7 @@ class Sync(PartitionComponent):
         return bool(self.owed or self.digests or self.waiting)
 
     def work(self, topic: Topic, now: Now) -> list[Effect]:
-        """Make the offers that are owed, and answer messages of peers, as far as this step has time."""
+        """Send the digests that are owed, and answer messages of peers, as far as this step has time."""
         node = self.node
         effects: list[Effect] = []
         if not self.is_left() or not self.renew():

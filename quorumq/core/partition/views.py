@@ -274,7 +274,7 @@ class Views:
                 view.backfill = backfill = None
 
     def _look_at(self, view: GroupView, backfill: Backfill, batch: StoredBatch, now: Now) -> bool:
-        """Offer what the group may have of a batch; return False if the step has no time for all of it."""
+        """Make ready what the group may have of a batch; return False if the step has no time for all of it."""
         spans = batch.header.spans
         made_ms, from_ms = batch.header.published_ms, backfill.from_ms
         covered = made_ms >= from_ms

@@ -21,7 +21,7 @@ disks."""
 
 
 def piggyback_hold(context: Context, header: BatchHeader, now: Now) -> Hold | None:
-    """Return the HOLD to ride on a batch's STORE; None if no client waits here, or another node might have it sooner.
+    """Return the HOLD to send with a batch's STORE; None if no client waits here, or another node might have it sooner.
 
     A round of it is open then: the votes come with STORED, our own as well.
     """

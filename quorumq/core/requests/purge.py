@@ -21,7 +21,7 @@ from quorumq.core.values.spans import SpanMap, SpanSet
 from quorumq.core.values.types import Kind, NodeId, Now, PartitionId, Record, Span, just_before, record_rank
 
 REPLICA_LIST_LIMIT = limits.RUNS_PER_STEP
-"""Items of one survey that a purge settles at once."""
+"""Items of one page of a listing that a purge settles at once."""
 
 
 class PurgeCoordinator(ReplicaListCoordinator):

@@ -35,8 +35,7 @@ VERDICT_WAIT_S = 0.5
 class Ask:
     """Messages that one round asks about, by the index of the request's item, with their owners.
 
-    ``runs``: count of runs of messages. ``again``: True if a REDRIVE asks those that had not heard of the dead
-    letters.
+    ``runs``: count of runs of messages. ``again``: True if a REDRIVE asks replicas that had not heard of the deaths.
     """
 
     partition: PartitionId

@@ -7,7 +7,7 @@ A message that is published later is reported by none; its producer's clock does
 A group that is made so waits for that (`Latest.SKIPPING`), and any node may carry it out, several at once. So a node
 may find, behind the answers of the replicas, that another one was done meanwhile: then the group has begun, messages
 may have been published to it since, and what this node has found is thrown away. It asks after the answers and before
-the first SKIPPED; the next page of the survey is that question, too.
+the first SKIPPED; the next page of the listing is that question, too.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def wake_newly_ready(context: Context, now: Now) -> list[Effect]:
 
 
 def wake(context: Context, group_key: tuple[PartitionId, str], keys: Sequence[int], now: Now) -> list[Effect]:
-    """Wake FETCHes by key, in order, while their place has something to offer; those parked no more are left out."""
+    """Wake FETCHes by key, in order, while their group has ready messages; those parked no more are left out."""
     effects: list[Effect] = []
     for at, key in enumerate(keys):
         if not has_ready(context, group_key, now):

@@ -12,7 +12,7 @@ V = TypeVar("V")
 
 
 class CountedMap(SpanMap[V]):
-    """A `SpanMap` with a tally.
+    """A `SpanMap` with counts.
 
     Args:
         kind_of: function from a value to its class: any number, which depends on the value alone.

@@ -107,7 +107,7 @@ RECLAIMED_PER_STEP = 512
 """Runs of messages, each once for each group, that one step of RECLAIM looks at or drops: some 5 ms."""
 
 REFRESHED_PER_STEP = 512
-"""Sections of a new batch, times groups, that one step offers to the groups."""
+"""Sections of a new batch, times groups, that one step adds to the groups."""
 LOOKS_PER_STEP = 512
 """Runs of messages, and batches, that one step looks at for groups that begin or are rewound: some 5 ms."""
 COMPARED_PER_STEP = 2048
@@ -127,7 +127,7 @@ BEGIN_RUNS_MAX = 512
 """Runs that one page of a group that begins skips if the group has no record of their sessions: that is quick."""
 
 REPLICA_LIST_SCAN_MAX = 192
-"""Runs that one page of a survey looks at: the result is then written in one step."""
+"""Runs that one page of a listing looks at: the result is then written in one step."""
 
 GROUPS_PER_CHUNK = 2000
 """Registers of groups in one message."""

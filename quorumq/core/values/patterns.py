@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 
 def is_pattern(name: str) -> bool:
-    """Return True if a topic argument is a shell-style pattern: no topic's name has such a letter."""
+    """Return True if a topic argument is a shell-style pattern: no topic's name has such a character."""
     return "*" in name or "?" in name or "[" in name
 
 
 def matching(pattern: str, names: Iterable[str]) -> list[str]:
-    """Return names that match a pattern, sorted: ``*`` any letters, ``?`` one, ``[ab]`` one of these, ``[!ab]`` not."""
+    """Return names that match a pattern, sorted: ``*`` any text, ``?`` one, ``[ab]`` one of these, ``[!ab]`` not."""
     return sorted(name for name in names if fnmatch.fnmatchcase(name, pattern))
