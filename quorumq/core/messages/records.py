@@ -51,13 +51,13 @@ class ClusterPut(NamedTuple):
 
 
 class Started(NamedTuple):
-    """A start of this node, and how many records it found. Durable before the node first speaks.
+    """A start of this node, and the number of records that it found. Durable before the node first speaks.
 
     ``boot``: 60 bits that stand for the boot of the machine on which it ran, 0 if the system does not say.
     """
 
     incarnation: Incarnation
-    found: int = 0
+    records: int = 0
     boot: int = 0
 
 

@@ -44,7 +44,7 @@ class Missing(NamedTuple):
 
 
 ALL_WANTED: Final = b"wanted"
-"""The content of a producer id of which everything was reclaimed and is wanted again."""
+"""The content of a producer id whose messages were all reclaimed and are wanted again."""
 
 
 class Batches:

@@ -529,9 +529,9 @@ class Views:
                         counts[slot.number] = counts.get(slot.number, 0) + part.size
                 ready.batches.check()
                 have_counts = {number: count for _, number, _, count in ready.batches}
-                assert counts == have_counts, f"{view.name}: offers {have_counts}, should offer {counts}"
+                assert counts == have_counts, f"{view.name}: has {have_counts} ready, should have {counts}"
             if not view.home.skipping:
                 view.kept.spans.check()
                 for name in ("spans", "batches", "messages"):
-                    found, kept = getattr(anew, name), getattr(view.kept, name)
-                    assert found == kept, f"{view.name}: kept by {name} is {kept}, should be {found}"
+                    expected, kept = getattr(anew, name), getattr(view.kept, name)
+                    assert expected == kept, f"{view.name}: kept by {name} is {kept}, should be {expected}"

@@ -297,10 +297,10 @@ class Trust:
             or event.position_by <= self.above
         ):
             return ""
-        if event.position > after.found:
+        if event.position > after.records:
             return (
                 f"start {event.position_by} of node {state.me!r} told {event.peer} of {event.position} records, and "
-                f"start {after.incarnation.n} found {after.found}: the data directory is an old copy"
+                f"start {after.incarnation.n} found {after.records}: the data directory is an old copy"
             )
         return ""
 

@@ -180,9 +180,9 @@ class SplitCoordinator(GroupReader):
         """Ask one node for each partition, dividing the limits of ``messages`` and bytes (``size``) among them."""
         shares: dict[NodeId, list[PartitionId]] = {}
         refused: list[PartitionId] = []  # by each node
-        wanted = dict.fromkeys(self.partitions)  # without topics that were deleted meanwhile
+        existing = dict.fromkeys(self.partitions)  # without topics that were deleted meanwhile
         able, last = self._able(context, before, now)
-        for at, partition in enumerate(one for one in partitions if one in wanted):
+        for at, partition in enumerate(one for one in partitions if one in existing):
             target = self._target(context, partition, at, before, shares, able, now) or (
                 self._target(context, partition, at, before, shares, last, now) if last else None
             )
