@@ -59,7 +59,7 @@ def main() -> None:
 
     Needs the extra `pip install 'quorumq[spark]'` and Java 17 or newer; docs/spark.md is the manual. Exit codes are
     those of `quorumq`: 0 done, 1 failed, or a guarantee is broken, 2 a wrong flag, 64 and 66 cannot work as asked or
-    not found, 69 nobody answers, 70 Spark failed, 74 the disk or what is on it, 130 Ctrl-C.
+    not found, 69 no node answers, 70 Spark failed, 74 the disk or what is on it, 130 Ctrl-C.
     """
 
 

@@ -62,8 +62,8 @@ def explore(
     made up. Messages may be lost, doubled, delayed and reordered, nodes may crash and restart, holds may run out at
     any point. Every promise that one message can show to be broken is checked at every step.
 
-    Without options this makes the table of the rules: each rule's scenario is explored with all rules, where nothing
-    may be found, and without that rule, where a promise must break; the shortest trace that breaks it is printed.
+    Without options this makes the table of the rules: each rule's scenario is explored with all rules, which must find
+    nothing, and without that rule, which must break a promise; the shortest trace that breaks it is printed.
     It takes a few minutes. With --without, one exploration, of the rule's scenario or of --scenario; with --deep, the
     general scenarios with all rules, which takes half an hour.
 

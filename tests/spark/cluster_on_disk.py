@@ -255,7 +255,7 @@ class DiskCluster:
 
 
 def turmoil(cluster: DiskCluster, rng: random.Random, steps: int) -> None:
-    """Everything that may happen to journals, at random: batches of several sections, of which some overlap, some that
+    """Everything that may happen to journals, at random: batches of several sections, some that overlap, some that
     reached few nodes, records in any order, reclaimed batches, rolls and restarts."""
     producer_ids = [ProducerId("n1", 1, 0xABC, k) for k in range(3)] + [ProducerId(DERIVED, 7, 0xDEF, 1)]
     next_seq: dict[tuple[PartitionId, ProducerId], int] = {}
@@ -310,7 +310,7 @@ def die_at(cluster: DiskCluster, seq: int, fingerprint: str, at_ms: int, n: int 
 
 
 def mark(cluster: DiskCluster) -> None:
-    """Whatever was appended is durable, and a later record says so."""
+    """All appended records are durable, and a later record says so."""
     for node in cluster.nodes:
         node.store.commit()
         node.register(node.registers.pop())

@@ -18,7 +18,7 @@ TOPIC_ID = {"jobs": "aa" * 16, "mail": "bb" * 16}
 
 
 def at(seconds: float) -> datetime:
-    """So long after noon."""
+    """Seconds after noon, as a time."""
     return NOON + timedelta(seconds=seconds)
 
 

@@ -22,7 +22,7 @@ LISTS = ("broken", "undecided", "remainder", "latency", "redeliveries", "faults"
 
 
 def summary(*verdicts: str, word: str | None = None, runs: int = 1, unread: int = 0) -> dict[str, Any]:
-    """A summary with so many verdicts, the rest `holds`; with ``word`` every list has rows, and it is every text."""
+    """A summary with these verdicts, the rest `holds`; with ``word`` every list has rows, and it is every text."""
     said = [*verdicts, *["holds"] * (len(GUARANTEES) - len(verdicts))]
     rows = [
         {"guarantee": guarantee, "verdict": verdict, "checked": 0 if verdict == "not checked" else 1234,

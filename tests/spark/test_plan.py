@@ -32,7 +32,7 @@ CASES: list[tuple[str, str, str, list[dict[str, Any]]]] = [
     ("often", "discard", "redriven-often", many(2, fingerprint="often", n=3) + many(2, fingerprint="often")),
     ("fresh", "hold", "still-happening",
      [*many(5, fingerprint="fresh"), death(1, fingerprint="fresh", died_at=at(-3599))]),
-    # That it still happens is seen at those that somebody redrove already, too.
+    # That it still happens is also seen at dead letters that were redriven already.
     ("settled", "hold", "still-happening",
      [*many(1, fingerprint="settled"), death(2, fingerprint="settled", died_at=at(-1), resolution="redriven")]),
     ("again", "hold", "died-again", many(1, fingerprint="again", n=1) + many(1, fingerprint="again")),

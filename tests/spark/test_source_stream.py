@@ -88,7 +88,7 @@ def die(cluster: DiskCluster, seq: int, *nodes: int) -> DeathColumns:
 @pytest.mark.parametrize("seed", range(4))
 def test_every_dead_letter_comes_once(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
-    gaps = seed % 2 == 1  # nodes roll more often than anybody looks
+    gaps = seed % 2 == 1  # nodes roll more often than the stream looks
     cluster = DiskCluster(tmp_path, segment_bytes=6_000 if gaps else 1 << 26)
     stream = stream_of(cluster, onGap="reread" if gaps else "fail")
     start = stream.initialOffset()

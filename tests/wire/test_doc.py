@@ -127,8 +127,8 @@ def test_the_limits_are_those_of_the_code() -> None:
         "groups of a topic": limits.GROUPS_PER_TOPIC_MAX,
         "groups of all topics": limits.GROUPS_MAX,
         "groups of all topics times their partitions": limits.GROUP_PARTITIONS_MAX,
-        "sessions of which a partition has messages": limits.SESSIONS_PER_PARTITION_MAX,
-        "sessions of which a topic has messages in each of its partitions": limits.PRODUCER_IDS_PER_TOPIC_MAX,
+        "sessions that have messages in a partition": limits.SESSIONS_PER_PARTITION_MAX,
+        "sessions in a topic's partitions on one node (once for each partition)": limits.PRODUCER_IDS_PER_TOPIC_MAX,
         "names that a partition keeps": limits.NAMES_PER_PARTITION_MAX,
         "names that a topic keeps in each of its partitions": limits.NAMES_PER_TOPIC_MAX,
     }
