@@ -468,7 +468,7 @@ def test_a_line_that_a_writer_may_not_have_written_yet_is_not_absent(
 
 
 @pytest.mark.parametrize("seed", [1, 5])
-def test_good_runs_whose_files_end_at_different_moments_break_nothing(seed: int, tmp_path: Path) -> None:
+def test_good_runs_whose_files_end_at_different_times_break_nothing(seed: int, tmp_path: Path) -> None:
     for turn in range(3):
         rng = random.Random(10 * seed + turn)
         for name, reading in (("one", lambda of, at: at + 1e4), ("several", constant(seed))):

@@ -160,7 +160,7 @@ class SlowCalls(Calls):
         await super().move_partition(topic, partition, source, to)
 
 
-async def test_moves_leave_the_nodes_most_of_the_time() -> None:
+async def test_moves_begin_seconds_after_one_another() -> None:
     """Moves one after the other made requests of clients several times as slow."""
     calls = SlowCalls(grown())
     await carry_out(calls, balanced, as_json=False)  # type: ignore[arg-type]

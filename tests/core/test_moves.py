@@ -377,7 +377,7 @@ def test_a_new_slot_learns_no_hold_that_was_released(is_lost: bool) -> None:
     assert len(fetch(cluster, new)) == 1
 
 
-def test_releases_for_a_replica_that_never_votes_take_no_room_of_others() -> None:
+def test_releases_for_a_replica_that_never_votes_take_no_capacity_of_others() -> None:
     """A source hears all of them. Those of a replica that is gone, or votes by now, are needed no more."""
     cluster, topic, members, others = made()
     old, new = members[0], others[0]
@@ -398,7 +398,7 @@ def test_releases_for_a_replica_that_never_votes_take_no_room_of_others() -> Non
     assert gone in recovery.releases
 
 
-def test_a_replica_that_moves_in_its_quarantine_keeps_the_releases_that_it_heard() -> None:
+def test_a_replica_that_moves_in_its_quarantine_keeps_the_releases_that_it_received() -> None:
     """The members of the new set tell their holds anew, and one of them may not have heard the RELEASE yet."""
     cluster, topic, members, _ = made()
     replica = cluster.nodes[members[0]].replicas[PartitionId(topic.id, 0)]

@@ -300,7 +300,7 @@ async def test_costs_are_those_of_a_request_and_owners_that_are_known_are_bounde
 
 
 @in_steps
-async def test_users_that_rest_for_one_another_leave_no_time_unused(processor: Processor, it: Shares) -> None:
+async def test_users_that_rest_for_one_another_use_all_of_the_time(processor: Processor, it: Shares) -> None:
     """Each of them is ahead of another one that rests, or that waits for its own requests, again and again."""
 
     trio.lowlevel.add_instrument(it)
@@ -363,7 +363,7 @@ async def test_a_request_begins_in_an_idle_loop_though_others_of_its_user_wait_f
 
 
 @in_steps
-async def test_a_batch_goes_on_if_its_client_leaves(processor: Processor, it: Shares) -> None:
+async def test_a_batch_goes_on_if_its_client_disconnects(processor: Processor, it: Shares) -> None:
     it.pay(RIVAL)
     processor.work(2 * LONG_S)
     with trio.CancelScope() as scope:

@@ -219,16 +219,16 @@ async def test_closing_wakes_the_reader() -> None:
             ours.close()
 
 
-def test_small_pieces_are_received_without_a_buffer_each() -> None:
-    """Cut to a piece's size in place, such buffers leave holes in the process's memory between pieces that stay."""
+def test_small_chunks_are_received_without_a_buffer_each() -> None:
+    """Cut to a chunk's size in place, such buffers leave holes in the process's memory between chunks that stay."""
     ours, theirs = socket.socketpair()
     transport = SocketTransport(ours)
     with ours, theirs:
         tracemalloc.start()
         try:
-            for piece in (b"a" * 100, b"b" * 50):
-                theirs.send(piece)
-                assert transport.receive_now() == piece
+            for chunk in (b"a" * 100, b"b" * 50):
+                theirs.send(chunk)
+                assert transport.receive_now() == chunk
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
