@@ -52,7 +52,7 @@ def _time(ctx: click.Context, param: click.Parameter, value: str | None) -> date
     help="An earlier run's OUT, of --data: read only the dead letters that came since.",
 )
 @click.option("--table", default="", metavar="NAME",
-              help="A table of a catalog, as catalog.db.letters: write the table `letters` there too.")  # fmt: skip
+              help="A table of a catalog, as catalog.db.deaths: write the table `deaths` there too.")  # fmt: skip
 @click.option("--topic", "topics", multiple=True, metavar="NAME", help="Only this topic; may be repeated.")
 @click.option("--group", "groups", multiple=True, metavar="NAME", help="Only this group; may be repeated.")
 @click.option(

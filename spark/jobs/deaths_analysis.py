@@ -1,6 +1,6 @@
 """The analysis of dead letters: tables, the plan, and the files of both.
 
-The source is read once, into the table `letters`. A few passes over that table make a cube and sketches, and all other
+The source is read once, into the table `deaths`. A few passes over that table make a cube and sketches, and all other
 tables are made of these. Only tops and totals come to the driver. The plan's messages pass through it one by one, in
 order, on their way into a file.
 """
@@ -85,7 +85,7 @@ def run(inputs: Input, out: Folder, settings: Settings) -> dict[str, Any]:
         (new / REPORT).local.write_text(page(summary, tops), encoding="utf-8")
         (new / STEPS).remove()
         if settings.table:
-            into_table(frames["letters"], settings.table, inputs.since["as_of"] if inputs.since else None)
+            into_table(frames["deaths"], settings.table, inputs.since["as_of"] if inputs.since else None)
     return summary
 
 
@@ -110,9 +110,9 @@ def analyse(inputs: Input, out: Folder, settings: Settings) -> dict[str, DataFra
     if inputs.known is not None:
         known = store(KNOWN, inputs.known, "")
         rows = rows.withColumn("hash", death_hash()).join(known, "hash", "left_anti").select(*rows.columns)
-    seen = written(by_date(rows), out / "tables" / "letters", "date", observed=observed())
-    stored = session.read.schema(rows.schema).parquet(exactly((out / "tables" / "letters").uri))
-    deaths = frames["letters"] = stored.select(*rows.columns)
+    seen = written(by_date(rows), out / "tables" / "deaths", "date", observed=observed())
+    stored = session.read.schema(rows.schema).parquet(exactly((out / "tables" / "deaths").uri))
+    deaths = frames["deaths"] = stored.select(*rows.columns)
     if seen.get("incomplete"):
         refuse_incomplete(deaths, inputs.source)
     begin, end = period(seen, now)

@@ -115,7 +115,7 @@ def known_to(session: SparkSession, out: Folder) -> DataFrame:
 
     Its positions are from before it read, and a node whose segments are gone says again what it has.
     """
-    deaths = session.read.schema(DEATHS).parquet(exactly((out / "tables" / "letters").uri))
+    deaths = session.read.schema(DEATHS).parquet(exactly((out / "tables" / "deaths").uri))
     known = deaths.select(death_hash().alias("hash"))
     if (out / KNOWN).exists():
         known = known.union(session.read.schema("hash BIGINT").parquet(exactly((out / KNOWN).uri)))

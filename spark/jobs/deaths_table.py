@@ -42,7 +42,7 @@ def _exists(session: SparkSession, name: str) -> bool:
     there = [(field.name, field.dataType) for field in session.table(name).schema]
     if there != [(field.name, field.dataType) for field in StructType.fromDDL(f"{DEATHS}, {SINCE} STRING")]:
         raise UsageError(
-            f"--table {name} has other columns than the table letters with {SINCE}: name another table"
+            f"--table {name} has other columns than the table deaths with {SINCE}: name another table"
         )
     return True
 
@@ -51,7 +51,7 @@ def into_table(deaths: DataFrame, name: str, since: str | None) -> None:
     """Write deaths to a table, which is made if it is not there.
 
     Args:
-        deaths: the table `letters`.
+        deaths: the table `deaths`.
         name: the table, with its catalog and database if they are not the session's.
         since: `as_of` of the run that these deaths come after: they replace those of an earlier try. None replaces
             all rows.

@@ -235,7 +235,7 @@ class DeathsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _gap(self, why: object) -> None:
         if not self.options.reread:
             raise Gap(
-                f"{why}. Letters that were settled meanwhile cannot be known any more. option('onGap', 'reread') goes "
+                f"{why}. Deaths that were settled meanwhile cannot be known any more. option('onGap', 'reread') goes "
                 "on: all dead letters that the node has now come again, but for those that another node proves known"
             )
 
@@ -489,7 +489,7 @@ class StreamReader(DeathsReader):
             there = planned(task.path, task.directory, task.parts, task.held)
         except SegmentGone:
             raise SegmentGone(
-                f"{task.path}: the node deleted a segment with letters of this batch before they were read: run the "
+                f"{task.path}: the node deleted a segment with deaths of this batch before they were read: run the "
                 "query again, with option('onGap', 'reread') if its journal does not reach back"
             ) from None
         self.open_directories.append(there)

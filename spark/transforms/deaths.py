@@ -58,7 +58,7 @@ DEATHS: Final = """
     seconds_to_death DOUBLE, consumer STRING, consumer_version STRING, host STRING, node STRING, size BIGINT,
     crc STRING, digest STRING, key_digest STRING, replicas ARRAY<STRING>"""
 CONTENT: Final = "key BINARY, headers MAP<STRING,STRING>, payload BINARY"
-"""Further columns of `letters` if payloads are wanted."""
+"""Further columns of `deaths` if payloads are wanted."""
 
 FAILURES: Final = """
     date DATE, topic STRING, `group` STRING, failure STRING, status STRING, deaths BIGINT, dead BIGINT, redriven BIGINT,

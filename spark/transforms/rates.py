@@ -1,6 +1,6 @@
 """Deaths over time: in buckets, as bursts, and around the first of each consumer version.
 
-As in `letters`, every function takes frames and gives a frame with the schema named beside it.
+As in `deaths`, every function takes frames and gives a frame with the schema named beside it.
 """
 
 from __future__ import annotations

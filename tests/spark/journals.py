@@ -104,7 +104,7 @@ def main(count: int, root: Path, tasks: str = "1", together: str = str(BATCH)) -
             count += rows.num_rows
     cpu_s, read = time.process_time() - begin, bytes_read() - before
     print(
-        f"{count:,} letters, {len(planned)} tasks: {cpu_s:.1f} CPU s, {read / 1e6:,.0f} of {size / 1e6:,.0f} MB"
+        f"{count:,} deaths, {len(planned)} tasks: {cpu_s:.1f} CPU s, {read / 1e6:,.0f} of {size / 1e6:,.0f} MB"
     )
 
 

@@ -38,7 +38,7 @@ def batch(stream: DeathsStream, start: dict[str, Any], end: dict[str, Any]) -> t
 def main(count: int, root: Path, stack_bytes: int = 600) -> None:
     cluster = write(count, root, stack_bytes=stack_bytes)
     bytes_of = sum(path.stat().st_size for path in root.rglob("*.journal"))
-    print(f"{count:,} letters, {bytes_of / 1e6:.0f} MB of journals")
+    print(f"{count:,} deaths, {bytes_of / 1e6:.0f} MB of journals")
     stream = DeathsStream(
         read_options({"table": "deadletters", "data": ",".join(map(str, cluster.data))}, stream=True),
         schema("deadletters"),
@@ -50,7 +50,7 @@ def main(count: int, root: Path, stack_bytes: int = 600) -> None:
             break
         (dead_letters, tasks, largest), took = measured(batch, stream, start, end)
         print(
-            f"batch: {dead_letters:,} letters, {tasks} tasks, at most {largest} bytes; {planned:.2f} + {took:.2f} CPU s"
+            f"batch: {dead_letters:,} deaths, {tasks} tasks, at most {largest} bytes; {planned:.2f} + {took:.2f} CPU s"
         )
         stream.commit(end)
         start = end
@@ -58,7 +58,7 @@ def main(count: int, root: Path, stack_bytes: int = 600) -> None:
         bury(cluster, 1, first=(count + BATCH - 1) // BATCH * BATCH + turn * BATCH, stack_bytes=stack_bytes)
         end, planned = measured(stream.latestOffset, start, ReadAllAvailable())
         (dead_letters, _, largest), took = measured(batch, stream, start, end)
-        print(f"{dead_letters} new letter, {largest} bytes: {1000 * planned:.1f} + {1000 * took:.1f} CPU ms")
+        print(f"{dead_letters} new death, {largest} bytes: {1000 * planned:.1f} + {1000 * took:.1f} CPU ms")
         stream.commit(end)
         start = end
     print(f"peak {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB")

@@ -53,5 +53,5 @@ def frame(spark: SparkSession, rows: Iterable[dict[str, Any]]) -> DataFrame:
 
 
 def deaths(spark: SparkSession, *seqs: int) -> DataFrame:
-    """The table `letters` of the job with these messages."""
+    """The table `deaths` of the job with these messages."""
     return t.deaths(frame(spark, map(death, seqs)), NOON)

@@ -35,7 +35,7 @@ def test_each_run_has_the_deaths_since_the_last_and_a_table_has_each_once(
         inputs = job.read(spark, data=data, since=Folder(tmp_path / since) if since else None)
         settings = job.Settings(now=NOON + timedelta(hours=hours), table=name, overwrite=True)
         summary = job.run(inputs, Folder(tmp_path / out), settings)
-        rows = spark.read.parquet(str(tmp_path / out / "tables" / "letters")).select("seq").collect()
+        rows = spark.read.parquet(str(tmp_path / out / "tables" / "deaths")).select("seq").collect()
         assert len(rows) == summary["deaths"]
         assert summary["problems"]["count"] == problems
         assert sorted(summary["positions"]) == ["n1", "n2", "n3"]

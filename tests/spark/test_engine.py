@@ -191,7 +191,7 @@ def test_a_job_that_is_interrupted_says_nothing_and_keeps_nothing(
     def come() -> bool:
         if moment == "while Java starts":
             return any("java" in line for line in children(process.pid))
-        return (tmp_path / ".out.new" / "tables" / "letters").exists()
+        return (tmp_path / ".out.new" / "tables" / "deaths").exists()
 
     while not come():
         assert process.poll() is None
