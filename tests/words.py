@@ -210,6 +210,8 @@ def _of_module(path: str, text: str, words: Counter[str]) -> Iterator[Hit]:
                 for check, it in _PHRASES.items()
                 if it.search(comment[1])
             )
+            if not quoting and _RETIRED_PROSE.search(_NOT_RETIRED.sub("~", comment[1])):
+                yield Hit("old word", path, number, comment[1])
     for line, name in sorted(set(_identifiers(nodes))):
         for part in _parts(name) if name not in _FOREIGN and not quoting else ():
             if part in RETIRED:

@@ -309,7 +309,7 @@ def _problems(settings: Mapping[str, Any]) -> list[str]:
             f"machines and nodes differ in {', '.join(map(repr, differ))}: machines has every node, or is left out"
         )
     problems += [
-        f"machines.{name} = {machine!r}: must be 1 to 64 letters that can be printed"
+        f"machines.{name} = {machine!r}: must be 1 to 64 characters that can be printed"
         for name, machine in machines.items()
         if not (1 <= len(machine) <= 64 and machine.isprintable())
     ]

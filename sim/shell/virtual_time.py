@@ -18,7 +18,7 @@ class VirtualTime(trio.abc.Clock):
 
     def __init__(self) -> None:
         self.time = 0.0
-        self.due: list[tuple[float, int, Callable[[], None]]] = []  # a heap
+        self.due: list[tuple[float, int, Callable[[], None]]] = []  # the queue of events, as `heapq` has it
         self.order = 0
 
     def at(self, when: float, call: Callable[[], None]) -> None:

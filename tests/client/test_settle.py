@@ -241,7 +241,7 @@ async def test_a_cancelled_ack_may_happen_and_hangs_no_one() -> None:
         assert await messages[0].ack() is Outcome.ACKED
 
 
-# ---------------------------------------------------------------------------- reject, letters
+# ---------------------------------------------------------------------------- reject, dead letters
 
 
 async def test_waiters_get_an_error_when_the_client_is_closed() -> None:

@@ -172,7 +172,7 @@ def test_messages_won_in_earlier_rounds_count_against_the_limits_of_a_fetch(limi
     most = {"max_messages": 4, "max_bytes": 4 * replica.batches.bytes_of(Span(producer_id, 0, 1))}
     key = cluster.submit("a", fetch(least=4, wait=5.0)._replace(**{limit: most[limit]}))
     assert key not in cluster.replies, "it has three, and waits for one more"
-    # Through a node that has no HOLD to ride on it.
+    # Through a node that sends no HOLD with it.
     cluster.ask("b", m.Publish(cluster.batch(topic, producer_id, 3, [b"x"] * 5)), of=m.PublishReply)
     cluster.advance(1.0)
     assert sum(item.receipt.span.size for item in receipts(cluster.replies[key])) == 4

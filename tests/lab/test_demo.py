@@ -94,7 +94,7 @@ def test_a_short_demo_passes_and_its_numbers_are_those_of_its_histories(tmp_path
     )
     assert max(tries.values()) > 1, "publishes were under way at the node that was killed, and were repeated"
     assert b"quorumq dev --dir" in err
-    # The other judge: a worker that is stopped before it writes down a delivery writes it too late for that one.
+    # The other checker: a worker that is stopped before it writes down a delivery writes it too late for that one.
     rows.sort(key=lambda row: row["at"])
     assert {violation.promise for violation in check_history(rows)} <= {Exclusive.promise}
 

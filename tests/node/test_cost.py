@@ -92,7 +92,7 @@ async def test_a_message_alone_is_few_calls_around_the_cores() -> None:
         client,
         topic,
         producer_id,
-    ):  # its offers are no message's
+    ):  # its digests are no message's
         for commits in cluster.commits.values():
             commits.at_once = True
         profiler = cProfile.Profile(builtins=False)

@@ -318,7 +318,7 @@ def check_member(member: Member, known: Members) -> str:
     except UsageError as error:
         return str(error)
     if len(member.machine) > MACHINE_CHARS_MAX or not (member.machine.isprintable() or not member.machine):
-        return f"machine is {member.machine[:80]!r}: it must be at most 64 letters that can be printed"
+        return f"machine is {member.machine[:80]!r}: it must be at most 64 characters that can be printed"
     if bool(member.machine) != bool(known.machines):
         have = ", ".join(f"{each} on {machine}" for each, machine in known.machines) or "none is named"
         return (

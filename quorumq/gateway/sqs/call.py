@@ -88,7 +88,7 @@ class Params:
         for name in ids:
             if not QUEUE_NAME.fullmatch(name):
                 text = "A batch entry id can only contain alphanumeric characters, hyphens and underscores. "
-                raise SqsError("InvalidBatchEntryId", f"{text}It can be at most 80 letters long.")
+                raise SqsError("InvalidBatchEntryId", f"{text}It can be at most 80 characters long.")
         for at, name in enumerate(ids):
             if name in ids[:at]:
                 raise SqsError("BatchEntryIdsNotDistinct", f"Id {name} repeated.")
