@@ -12,6 +12,7 @@ from quorumq.core.node.nodecore import NodeCore
 from quorumq.core.requests import remote
 from quorumq.core.requests.remote import bytes_of
 from quorumq.core.values.types import Now, PartitionId, ProducerId, Topic
+from quorumq.wire.values import WireDelivery, WireSlice
 from tests.core.cluster import Cluster
 from tests.core.network import hand_over
 from tests.core.steps import check_failed, fetch, opened, outcomes, receipts
@@ -473,6 +474,23 @@ def test_messages_won_of_a_topic_deleted_meanwhile_are_not_delivered() -> None:
     reply = cluster.replies[key]
     assert isinstance(reply, m.Failed), f"the payload is gone: {reply}"
     assert reply.code == "not-found"
+
+
+def test_messages_of_another_node_are_dropped_with_their_topic() -> None:
+    """Slices that came over the wire have no partition but in their header."""
+    cluster = Cluster(5)
+    topic, _ = filled(cluster, 1, 1, 1)
+    ((member,),) = topic.replicas
+    through = next(name for name in cluster.names if name != member)
+    (won,) = cluster.ask(member, fetch()).slices  # type: ignore[attr-defined]
+    deliveries = tuple(WireDelivery(b"", it.attempt, it.receipt) for it in won.deliveries)
+    came = WireSlice(won.topic, won.header, deliveries, memoryview(b""))
+    key = cluster.submit(through, fetch(least=2, wait=1.0))
+    ((number, _),) = cluster.nodes[through].context.requests[key].sub_fetches.items()
+    hand_over(cluster, member, through, m.RemoteFetchReply(number, "", "", (came,)))
+    assert key not in cluster.replies, "it waits for a second message"
+    assert isinstance(cluster.ask(through, m.DeleteTopic("jobs", topic.id)), m.TopicReply)
+    check_failed(cluster.replies[key], "not-found")
 
 
 def test_peek_through_a_node_that_has_no_replica_shows_what_the_replica_shows() -> None:

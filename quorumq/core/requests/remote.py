@@ -389,17 +389,18 @@ class SplitCoordinator(GroupReader):
         return self._answer(context, now)
 
     def quit_topic(self, context: Context, topic: Topic, why: m.Failed, now: Now) -> list[Effect]:
-        """Drop what our own sub-fetch won in the deleted topic: its batches are gone. Other nodes learn of the
-        deletion themselves."""
-        effects = context.free_slices([part for part in self.slices if part.partition.topic == topic.id], now)
+        """Drop what the sub-fetches won in the deleted topic: the batches of our own are gone.
+
+        Slices of other nodes came over the wire, and only their header names the partition.
+        """
+        over = [part for part in self.slices if part.header.partition.topic == topic.id]
+        effects = context.free_slices(over, now)
         self.partitions = tuple(partition for partition in self.partitions if partition.topic != topic.id)
-        self.slices = [part for part in self.slices if part.partition.topic != topic.id]
+        self.slices = [part for part in self.slices if part.header.partition.topic != topic.id]
         if self.partitions:
             self.unlooked = {one: None for one in self.unlooked if one.topic != topic.id}
             return effects
-        self.problem = why
-        self.unsure.clear()
-        return effects + self._answer(context, now)
+        return effects + self._cancel(context) + self.finish(context, why)
 
     def on_link(self, context: Context, number: int, peer: NodeId, now: Now) -> list[Effect]:
         """Ask anew if the start that was asked is over, as it answers no more.
