@@ -7,9 +7,10 @@ import random
 import pytest
 
 from quorumq.core import messages as m
-from quorumq.core.messages.effects import Effect, Gone, Unsent
+from quorumq.core.messages.effects import Effect, Gone, Send, Unsent
 from quorumq.core.node.nodecore import NodeCore
 from quorumq.core.requests import remote
+from quorumq.core.requests.context import Context
 from quorumq.core.requests.remote import bytes_of
 from quorumq.core.values.types import Now, PartitionId, ProducerId, Topic
 from quorumq.wire.values import WireDelivery, WireSlice
@@ -376,6 +377,42 @@ def test_a_leg_whose_node_was_started_again_is_asked_for_anew() -> None:
     cluster.start(lost)
     cluster.advance(0.5)
     assert sizes_of(cluster.replies.get(key)) == 1
+
+
+class SubFetch:
+    """A sub-fetch of this node for itself: its timer sends a HOLD to b, and its end a RELEASE."""
+
+    cost, caller, key = 1, 0, 1_000_001
+    hold = Send("b", m.Heartbeat((), 0.0, ""))
+    release = Send("b", m.Release(()))
+
+    def go_on(self, context: Context, now: Now) -> list[Effect]:
+        return [self.hold]
+
+    def on_gone(self, context: Context, now: Now) -> list[Effect]:
+        del context.requests[self.key]
+        return [self.release]
+
+
+class Split(SubFetch):
+    """A FETCH whose timer calls its sub-fetch, of round 7, off."""
+
+    key = 1_000_000
+
+    def go_on(self, context: Context, now: Now) -> list[Effect]:
+        return [Send("a", m.RemoteGone(7))]
+
+
+def test_a_hold_is_not_sent_after_its_release_if_both_timers_are_due() -> None:
+    """Such a HOLD would stay for its whole time, and for no client: a peer gets the two in the order of the effects."""
+    cluster = Cluster(3)
+    core = cluster.nodes["a"]
+    for pending in (Split(), SubFetch()):
+        core.context.requests[pending.key] = pending  # type: ignore[assignment]
+        core.state.at(cluster.now.mono, ("again", pending.key))
+    core.context.sub_fetches[("a", 7)] = SubFetch.key
+    effects = core.step([], cluster.now, random.Random(1))
+    assert [it for it in effects if it in (SubFetch.hold, SubFetch.release)] == [SubFetch.release]
 
 
 def test_a_fetch_is_not_answered_empty_if_no_node_has_looked() -> None:

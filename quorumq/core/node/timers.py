@@ -54,13 +54,13 @@ class Timers:
         self.upkeep = upkeep
         self.router = router
 
-    def run(self, now: Now) -> list[Effect]:
-        """Do what is due, but no more than one step has time for: the rest, and all that this makes due, comes next."""
+    def take_due(self, now: Now) -> list[Timer]:
+        """Take the timers that are due, but no more than one step has time for."""
         timers = self.context.state.timers
         due: list[Timer] = []
         while timers and timers[0][0] <= now.mono and len(due) < TIMERS_PER_STEP:
             due.append(heapq.heappop(timers)[2])
-        return [effect for timer in due for effect in self.on_timer(timer, now)]
+        return due
 
     def is_stale(self, timer: Timer) -> bool:
         """Return True if a timer has nothing left to do, and so is to wake no node."""
