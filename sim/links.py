@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from quorumq.core import messages as m
 from quorumq.core.messages.effects import HelloRefused, LinkDown, LinkUp, Received, Request, Unposted
-from quorumq.core.values.types import Batch, Incarnation, NodeId
+from quorumq.core.values.spans import SpanSet
+from quorumq.core.values.types import Batch, Incarnation, NodeId, PartitionId, Stamp
 from quorumq.wire.codec import decode_message, encode_message
 from quorumq.wire.frames import FrameReader
 from sim.disks import DamagedBody
@@ -35,6 +36,9 @@ FOREIGN_MAX = 256
 """Batches of other nodes that a machine keeps for its clients."""
 
 
+OWNERS_MAX = 256
+"""Owners of holds whose RELEASE is remembered for each link."""
+
 WITH_SLICES = (m.RemoteFetchReply, m.ReplicaPeekReply)
 """Messages whose bytes are those of batches, which a run has elsewhere."""
 
@@ -54,6 +58,38 @@ def check_readable(message: m.PeerMessage) -> None:
         decode_message(next(iter(reader)))
 
 
+class Releases:
+    """The messages of each owner that a link's RELEASEs gave back: no HOLD of that owner may ask for them afterwards.
+
+    Why: it would hold them for no client, until its time is over.
+    """
+
+    def __init__(self) -> None:
+        self.given: dict[tuple[PartitionId, str, Stamp], SpanSet] = {}
+
+    def check(self, me: NodeId, message: m.PeerMessage) -> None:
+        """Take note of a message of node ``me``.
+
+        Raises:
+            AssertionError: it is a HOLD for messages that an earlier RELEASE gave back.
+        """
+        if isinstance(message, m.Release):
+            for item in message.released:
+                if item.owner.node == me:
+                    key = (item.partition, item.group, item.owner.ballot)
+                    for span in item.spans:
+                        self.given.setdefault(key, SpanSet()).add(span)
+            while len(self.given) > OWNERS_MAX:
+                del self.given[next(iter(self.given))]
+        hold = message.hold if isinstance(message, m.Store) else message
+        if isinstance(hold, m.Hold):
+            given = self.given.get((hold.partition, hold.group, hold.ballot))
+            late = (
+                [part for want in hold.wants for part in given.within(want.span)] if given is not None else []
+            )
+            assert not late, f"a HOLD for {late} follows its RELEASE"
+
+
 class Links:
     """Connections that this machine dials, and messages over those of the others: ``peers``, filled later."""
 
@@ -68,6 +104,7 @@ class Links:
         self.peers = peers
         self.rng = rng
         self.up: dict[NodeId, tuple[Incarnation, int]] = {}
+        self.releases: dict[NodeId, Releases] = {}
         self.dials: dict[NodeId, int] = {}
         self.foreign: dict[tuple[Any, ...], Batch] = {}
         self.once: dict[int, m.Envelope] = {}  # messages without a copy, by their identity in memory
@@ -163,6 +200,7 @@ class Links:
         machine = self.machine
         state = machine.core.state
         machine.sightings.sends(message, machine.life)
+        self.releases.setdefault(to, Releases()).check(self.name, message)
         self.sent += 1
         if self.sent % self.read_every == 0:
             check_readable(message)
