@@ -240,7 +240,7 @@ def not_awaited(calls: Iterable[Any]) -> list[Any]:
 
 
 class Settleable:
-    """Some messages of one delivery, to be settled: a `Message`, or those that a receipt from elsewhere names.
+    """A message to be settled: a `Message`, or one that a receipt from elsewhere names.
 
     Attributes:
         outcome: result of settling it; None before.
@@ -254,19 +254,9 @@ class Settleable:
     outcome: Outcome | None
     failure: QuorumqError | None
 
-    size = 1
-    """Number of messages."""
-
-
-class Named(Settleable):
-    """A receipt that came from outside (`receipt_from_text`), with the messages of it that are meant."""
-
-    __slots__ = ("size",)
-
-    def __init__(self, delivery: Delivery, span: Span) -> None:
+    def __init__(self, delivery: Delivery, seq: int) -> None:
         self.delivery = delivery
-        self.seq = span.start
-        self.size = span.size
+        self.seq = seq
         self.outcome = None
         self.failure = None
 

@@ -7,7 +7,7 @@ the same as the first answer or weaker (docs/protocol.md, ACK), so the last word
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -51,7 +51,6 @@ Final_ = Callable[[Sequence[Settleable], m.Verdict, m.SettleReply], Failures]
 
 _delivery: Final = attrgetter("delivery")
 _seq: Final = attrgetter("seq")
-_size: Final = attrgetter("size")
 _topic: Final = attrgetter("delivery.topic")
 
 
@@ -76,22 +75,18 @@ def items_of(tickets: Iterable[Settleable]) -> list[Item]:
     return [Item(signed, of_receipt) for signed, of_receipt in by_receipt.items()]
 
 
-def are_single(tickets: Sequence[Settleable]) -> bool:
-    return set(map(_size, tickets)) <= {1}
-
-
 def spans_of(tickets: Sequence[Settleable]) -> tuple[Span, ...]:
     """Return the spans that sorted tickets of one receipt cover; a message named twice is named once."""
     producer_id = tickets[0].delivery.receipt.span.producer_id
     spans: list[Span] = []
     start = stop = tickets[0].seq
-    if are_single(tickets) and list(map(_seq, tickets)) == list(range(start, start + len(tickets))):
+    if list(map(_seq, tickets)) == list(range(start, start + len(tickets))):
         return (Span(producer_id, start, start + len(tickets)),)
     for ticket in tickets:
         if ticket.seq > stop:
             spans.append(Span(producer_id, start, stop))
             start = ticket.seq
-        stop = max(stop, ticket.seq + ticket.size)
+        stop = ticket.seq + 1
     spans.append(Span(producer_id, start, stop))
     return tuple(spans)
 
@@ -139,8 +134,7 @@ class Settling:
         error: QuorumqError | None = None
         for index, item in enumerate(self.items):
             ordered = sorted(parts.get(index, ()), key=lambda verdict: verdict.span.start)
-            check = self._check_runs if are_single(item.tickets) else self._check_each
-            for tickets, judged in check(item.tickets, ordered):
+            for tickets, judged in self._runs(item.tickets, ordered):
                 if judged is not None and judged.outcome not in LATER:
                     self.failures.update(self.on_final(tickets, judged, verdicts))
                 else:
@@ -150,10 +144,10 @@ class Settling:
         return error
 
     @staticmethod
-    def _check_runs(
+    def _runs(
         tickets: list[Settleable], verdicts: list[m.Verdict]
     ) -> Iterator[tuple[list[Settleable], m.Verdict | None]]:
-        """Yield the verdicts on tickets of one message each, by runs that share one."""
+        """Yield the verdicts on sorted tickets, by runs that share one."""
         seqs = list(map(_seq, tickets))
         ends = [verdict.span.start for verdict in verdicts[1:]]
         at = 0
@@ -168,31 +162,6 @@ class Settling:
             at = after
         if at < len(tickets):
             yield tickets[at:], None
-
-    def _check_each(
-        self, tickets: list[Settleable], verdicts: list[m.Verdict]
-    ) -> Iterator[tuple[list[Settleable], m.Verdict | None]]:
-        """Yield the verdicts on tickets of any size, one by one."""
-        starts = [verdict.span.start for verdict in verdicts]
-        for ticket in tickets:
-            first = max(bisect_right(starts, ticket.seq) - 1, 0)
-            mine = verdicts[first : bisect_right(starts, ticket.seq + ticket.size - 1)]
-            yield [ticket], self._verdict(ticket, mine)
-
-    @staticmethod
-    def _verdict(ticket: Settleable, parts: list[m.Verdict]) -> m.Verdict | None:
-        """Return the verdict on a ticket: of several parts, the one to ask again if any, else the weakest."""
-        at = ticket.seq
-        worst: m.Verdict | None = None
-        for verdict in parts:
-            if verdict.span.start > at or verdict.span.stop <= at:
-                return None
-            if worst is None or severity(verdict.outcome) > severity(worst.outcome):
-                worst = verdict
-            at = verdict.span.stop
-            if at >= ticket.seq + ticket.size:
-                return worst
-        return None
 
     def fail(self, error: QuorumqError) -> None:
         """Set the error of every ticket that is left: the time is over, or it was refused for good."""
@@ -209,14 +178,6 @@ def later(verdict: m.Verdict | None, before: QuorumqError | None) -> QuorumqErro
         return before or NotFound(verdict.detail)
     error = error_from(verdict.outcome, verdict.detail)
     return error if isinstance(error, Unanswered | StorageFull) else OutcomeUnknown(str(error))
-
-
-_WEAKNESS: Final = {"acked": 0, "ok": 0, "acked_unproven": 1, "acked_after_expiry": 2}
-
-
-def severity(outcome: str) -> int:
-    """Rank an outcome by how little it promises: a part with an unknown outcome outweighs one that failed."""
-    return 4 if outcome in LATER else _WEAKNESS.get(outcome, 3)
 
 
 async def settle(
@@ -288,6 +249,5 @@ def most_retryable(failures: Iterable[QuorumqError]) -> QuorumqError | None:
 
 def count_of(tickets: Sequence[Settleable]) -> str:
     """ "3 messages of jobs", for errors."""
-    count = sum(map(_size, tickets))
     topics = ", ".join(filter(None, dict.fromkeys(map(_topic, tickets))))
-    return plural(count, "message") + (f" of {topics}" if topics else "")
+    return plural(len(tickets), "message") + (f" of {topics}" if topics else "")

@@ -12,7 +12,6 @@ from quorumq.client.base.dead_letters import make_death
 from quorumq.client.base.message import (
     Delivery,
     Message,
-    Named,
     Outcome,
     Settleable,
     deadline_of,
@@ -51,16 +50,16 @@ class SettleCalls(Calls):
         """Return a receipt from elsewhere (`receipt_from_text`), for `ack`, `reject`, `dead_letter` and `extend`.
 
         Raises:
-            BadReceipt: it names no messages, or several spans.
+            BadReceipt: it does not name one message.
         """
         if not isinstance(receipt, SignedNamed):
             raise BadReceipt(
                 f"{receipt!r} is no receipt: give Message.receipt, or receipt_from_text of its text"
             )
         parsed = read_receipt(receipt.signed)
-        spans = receipt.spans or (parsed.span,)
-        if len(spans) != 1:
-            raise BadReceipt(f"the receipt names {len(spans)} spans: settle them one by one")
+        count = sum(span.size for span in receipt.spans)
+        if count != 1:
+            raise BadReceipt(f"the receipt names {count} messages: give that of one, Message.receipt")
         delivery = Delivery(
             topic="",
             signed=receipt.signed,
@@ -72,7 +71,7 @@ class SettleCalls(Calls):
             settler=self,
             holder=None,
         )
-        return Named(delivery, spans[0])
+        return Settleable(delivery, receipt.spans[0].start)
 
     async def ack(
         self, messages: Iterable[Settleable] | Settleable, *, timeout: float | None = None
