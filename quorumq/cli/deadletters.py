@@ -47,8 +47,6 @@ if TYPE_CHECKING:
 SAMPLES: Final = 3
 COUNT_S: Final = 60.0
 """Seconds for which dead letters are counted at most."""
-REDRIVE_MESSAGES: Final = 10_000
-"""Messages of one request without --rate; with one, a request has those due in a tenth of a second."""
 
 
 def _filters(command: Any) -> Any:
@@ -237,9 +235,7 @@ async def redrive(
             "say which dead letters: --id, --error-class, --fingerprint, --reason, --partition, --limit, or --all for "
             "all of them"
         )
-    import trio
-
-    from quorumq.client.admin.selection import chunked
+    from quorumq.client.admin.selection import redriven
 
     query = _selection(topic, group, **filters)
     ask = everything and not yes
@@ -259,20 +255,15 @@ async def redrive(
         if ask and chosen:
             question = f"redrive all {plural(chosen, 'dead letter')} of {query.topic} for {query.group}?"
             await confirmed(question)
-        chosen = 0
-        began = trio.current_time()
-        most = REDRIVE_MESSAGES if rate is None else max(1, int(rate / 10))
+        items = _chosen(client, query, limit, missed)
         try:
-            async for items in chunked(_chosen(client, query, limit, missed), most):
-                if rate is not None:
-                    await trio.sleep_until(began + chosen / rate)
-                chosen += sum(item.peeked.span.size for item in items)
-                redriven = await client.redrive(query.topic, query.group, items)
-                done += redriven.messages
-                already += sum(span.size for span, _ in redriven.refused)
+            async for now, before in redriven(client, query.topic, query.group, items, rate=rate):
+                done += now
+                already += before
         except BaseException:
             say(f"redriven {plural(done, 'message')} so far; run it again to go on", err=True)
             raise
+    chosen = done + already
     text = f"redriven {plural(done, 'message')}" if chosen else f"no dead letters to redrive{_of_what(query)}"
     tell(text, {**about, "chosen": chosen, "redriven": done, "already": already}, as_json)
     if already and not as_json:
@@ -307,7 +298,7 @@ async def purge(
         topic, group = source_of(topic, group)
         await purge_group(topic=topic, group=f"{group}!dead", yes=yes, **options)
         return
-    from quorumq.client.admin.selection import chunked
+    from quorumq.client.admin.selection import REDRIVE_MESSAGES, chunked
 
     where, as_json = options.pop("where"), options.pop("as_json")
     kind: dict[str, Any] = {"error_class": error_class, "fingerprint": fingerprint, "reason": reason}

@@ -12,7 +12,7 @@ and is run again goes on at the same place, and one that was run is done.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from functools import cached_property
 from itertools import groupby, islice
 from pathlib import Path
@@ -22,9 +22,9 @@ import msgspec
 from msgspec import Meta, Struct
 
 from quorumq.cli.common import Where, cluster, print_json, say
-from quorumq.client.admin.selection import chunked, each
+from quorumq.client.admin.selection import redriven
 from quorumq.client.base.message import MessageId
-from quorumq.core.values.errors import AlreadySettled, ClusterMismatch, NotFound, StorageError, UsageError
+from quorumq.core.values.errors import ClusterMismatch, NotFound, StorageError, UsageError
 from quorumq.core.values.printable import plural
 from quorumq.core.values.types import Kind, Record
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from quorumq.client import Client, Peek
 
 LOOK_AT: Final = 1000
-"""Messages that are looked up at once, and the most that one request redrives."""
+"""Messages that are looked up at once."""
 
 OUTCOMES: Final = {
     "redriven": "redriven",
@@ -243,38 +243,32 @@ async def _redrive(
     dry_run: bool,
     counts: Counter[str],
 ) -> None:
-    """Look at the messages of a decision, some at a time, and redrive those that are dead letters as the plan says."""
-    import trio
+    """Redrive the messages of a decision, or count those that would be."""
+    dead = _dead_letters(client, decision, messages, rate, counts)
+    if dry_run:
+        counts["redriven"] = len([item async for item in dead])
+        return
+    async for now, before in redriven(client, decision.topic, decision.group, dead, rate=rate):
+        counts["redriven"] += now
+        counts["changed"] += before
 
+
+async def _dead_letters(
+    client: Client, decision: Decision, messages: Iterator[Wanted], rate: float | None, counts: Counter[str]
+) -> AsyncGenerator[Peek, None]:
+    """Look at the messages, some at a time, and yield those that are dead letters as the plan says."""
     # Messages are redriven within about ten seconds after they were looked up.
     look_at = LOOK_AT if rate is None else min(LOOK_AT, max(1, int(10 * rate)))
-    most = LOOK_AT if rate is None else max(1, int(rate / 10))
-    due = 0.0
     while batch := list(islice(messages, look_at)):
         peeks = await client.lookup(decision.topic, decision.group, [item.name for item in batch])
-        items: list[Peek] = []
         for item in batch:
             peek = peeks.get(item.name)
             became = became_of(item, peek.peeked.record if peek is not None else None)
             if became == "dead":
                 assert peek is not None
-                items.append(peek)
+                yield peek
             else:
                 counts[became] += 1
-        if dry_run:
-            counts["redriven"] += len(items)
-            continue
-        async for chunk in chunked(each(items), most):
-            if rate is not None:
-                await trio.sleep_until(due)
-                # From the later of the two, so that a slow cluster is not made up for by a burst.
-                due = max(due, trio.current_time()) + len(chunk) / rate
-            done = await client.redrive(decision.topic, decision.group, chunk)
-            counts["redriven"] += done.messages
-            for span, error in done.refused:
-                if not isinstance(error, AlreadySettled):
-                    raise error
-                counts["changed"] += span.size
 
 
 def became_of(message: Wanted, record: Record | None) -> str:

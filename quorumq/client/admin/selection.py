@@ -5,10 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+import trio
 
 from quorumq.client.admin.peek import Peek, PeekCalls
+from quorumq.core.values.errors import AlreadySettled
 from quorumq.core.values.types import Record
+
+REDRIVE_MESSAGES: Final = 10_000
+"""Messages of one request without a rate; with one, a request has those due in a tenth of a second."""
 
 
 class Selection(NamedTuple):
@@ -80,6 +86,40 @@ async def chunked(
         yield chunk
 
 
+async def redriven(
+    client: PeekCalls,
+    topic: str,
+    group: str,
+    items: AsyncGenerator[Peek, None],
+    *,
+    rate: float | None = None,
+    limit: float = math.inf,
+) -> AsyncGenerator[tuple[int, int], None]:
+    """Redrive dead letters in several requests, and close their source at the end.
+
+    Args:
+        items: the dead letters.
+        rate: messages a second at most; None is as fast as it goes.
+        limit: messages of all requests together.
+
+    Yields:
+        for each request how many messages it redrove, and how many had been redriven, purged or acked before.
+    """
+    most = REDRIVE_MESSAGES if rate is None else max(1, min(REDRIVE_MESSAGES, int(rate / 10)))
+    due = 0.0
+    async with aclosing(chunked(items, most, limit)) as chunks:
+        async for chunk in chunks:
+            if rate is not None:
+                await trio.sleep_until(due)
+                # From the later of the two, so that a slow cluster is not made up for by a burst.
+                due = max(due, trio.current_time()) + sum(item.peeked.span.size for item in chunk) / rate
+            done = await client.redrive(topic, group, chunk)
+            for _, error in done.refused:
+                if not isinstance(error, AlreadySettled):
+                    raise error
+            yield done.messages, sum(span.size for span, _ in done.refused)
+
+
 def first(item: Peek, most: float) -> Peek:
     """Return an entry with the first ``most`` of its messages."""
     span = item.peeked.span
@@ -90,9 +130,3 @@ def first(item: Peek, most: float) -> Peek:
 def bare(item: Peek) -> Peek:
     """Return an entry without the history of the dead letter: generation and redrive number say which it is."""
     return item._replace(peeked=item.peeked._replace(record=Record(*item.peeked.record[:3])))
-
-
-async def each(items: list[Peek]) -> AsyncGenerator[Peek, None]:
-    """Yield entries that are there, for a function that takes them as they arrive."""
-    for item in items:
-        yield item

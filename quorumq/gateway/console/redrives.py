@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import logging
 import math
-from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Final
 
 import trio
 
 from quorumq.client import QuorumqError
-from quorumq.client.admin.selection import Selection, chosen, chunked
+from quorumq.client.admin.selection import Selection, chosen, redriven
 from quorumq.core.values.errors import Busy, NotFound
 from quorumq.core.values.printable import plural
 from quorumq.gateway.gateway import Gateway
@@ -101,17 +100,14 @@ class Redrives:
     async def _carry_out(self, redrive: Redrive) -> None:
         try:
             async with self.gateway.client(redrive.user) as client:
-                began = trio.current_time()
-                most = max(1, min(1000, int(redrive.rate)))
                 limit = math.inf if redrive.limit is None else redrive.limit
-                taken = 0
-                async with aclosing(chunked(chosen(client, redrive.selection), most, limit)) as chunks:
-                    async for items in chunks:
-                        await trio.sleep_until(began + taken / redrive.rate)
-                        redriven = await client.redrive(*redrive.selection[:2], items)
-                        redrive.done += redriven.messages
-                        redrive.already += sum(span.size for span, _ in redriven.refused)
-                        taken += sum(item.peeked.span.size for item in items)
+                topic, group, *_ = redrive.selection
+                items = chosen(client, redrive.selection)
+                async for done, already in redriven(
+                    client, topic, group, items, rate=redrive.rate, limit=limit
+                ):
+                    redrive.done += done
+                    redrive.already += already
             redrive.end = "over"
         except QuorumqError as error:
             redrive.end = f"ended by an error, begin it again: {error}"

@@ -12,14 +12,13 @@ from typing import Annotated, Any, Final, Literal
 from msgspec import Meta, Struct
 from trio import CancelScope
 
-from quorumq.client import Client, Match, MessageId, Pending, QuorumqError, receipt_from_text
-from quorumq.client.admin.selection import Selection
+from quorumq.client import Client, Match, MessageId, Peek, Pending, QuorumqError, receipt_from_text
+from quorumq.client.admin.selection import Selection, chosen, chunked
 from quorumq.core.values.errors import UsageError
 from quorumq.core.values.types import Group, Topic
 from quorumq.gateway.jsonapi import shapes
 from quorumq.gateway.jsonapi.problems import Refused, problem_of
 from quorumq.gateway.jsonapi.shapes import Problem
-from quorumq.gateway.redriving import redrive_some
 from quorumq.gateway.shares import each, pace
 
 LOOK_AT_MAX: Final = 100_000
@@ -372,8 +371,12 @@ async def redrive(call: Call) -> shapes.Redriven:
         raise UsageError("choose dead letters by ids, fingerprint or error_class, or say all")
     ids = tuple(body.ids) if body.ids is not None else None
     selection = Selection(*call.topic_and_group, body.fingerprint, body.error_class, ids=ids)
-    done = await redrive_some(call.client, selection, body.limit)
-    return shapes.Redriven.made_from(done)
+    async with aclosing(chunked(chosen(call.client, selection), body.limit)) as chunks:
+        items: list[Peek] = await anext(chunks, [])
+        more = bool(await anext(chunks, []))
+    done = await call.client.redrive(*call.topic_and_group, items)
+    already = sum(span.size for span, _ in done.refused)
+    return shapes.Redriven(redriven=done.messages, already=already, more=more)
 
 
 async def purge_dead(call: Call) -> shapes.Purged:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import trio
 
-from quorumq.client.admin.selection import Selection, chosen, chunked
+from quorumq.client.admin.selection import Selection, chosen, redriven
 from quorumq.core.values.errors import NotFound, QuorumqError
 from quorumq.core.values.printable import plural
 from quorumq.gateway.sqs.attributes import LABEL, AttributeCache
@@ -22,7 +22,7 @@ from quorumq.gateway.sqs.errors import SqsError, invalid, no_resource, unsupport
 
 TASK_S: Final = 15.0
 """Seconds after which a task has to be repeated."""
-REDRIVEN_AT_ONCE: Final = 500
+RATE_MAX: Final = 500
 TASK: Final = LABEL + "MoveTask"
 """Label of a dead-letter queue with its last task: milliseconds since 1970, messages, and destination if it had one."""
 
@@ -45,7 +45,7 @@ class MoveActions:
         queue, sources = await self._of_source(call)
         if not sources:
             raise invalid("Source queue must be configured as a Dead Letter Queue.")
-        rate = call.params.number("MaxNumberOfMessagesPerSecond", 1, REDRIVEN_AT_ONCE, 0)
+        rate = call.params.number("MaxNumberOfMessagesPerSecond", 1, RATE_MAX, 0)
         started, target, moved = call.client.wall_ms(), "", 0
         if call.params.has("DestinationArn"):
             target = await self._target(call, sources)
@@ -53,11 +53,10 @@ class MoveActions:
         until = trio.current_time() + TASK_S
         for source in sources:
             dead_letters = chosen(call.client, Selection(source, call.group))
-            async with aclosing(chunked(dead_letters, rate or REDRIVEN_AT_ONCE)) as chunks:
-                async for items in chunks:
-                    if rate:
-                        await trio.sleep_until(until - TASK_S + moved / rate)
-                    moved += (await call.client.redrive(source, call.group, items)).messages
+            results = redriven(call.client, source, call.group, dead_letters, rate=rate or None)
+            async with aclosing(results):
+                async for done, _ in results:
+                    moved += done
                     if trio.current_time() >= until:
                         text = f"{plural(moved, 'message')} moved so far: repeat the request for the others."
                         raise SqsError("ServiceUnavailable", text, 503)
