@@ -1,6 +1,6 @@
 """Connections that are read together: their messages of one turn of the loop are one step of the core.
 
-Their sockets are in one selector, which one task waits for. A task for each would cost two system calls and a task
+Their sockets are in one epoll, which one task waits for. A task for each would cost two system calls and a task
 switch more for each message, and each would have a step of its own: of publishes that come at the same moment no two
 could go as one STORE. A connection that has to wait for something (for the rest of a frame, for its client to read,
 for room) leaves, is served by its own task, and joins again.
@@ -8,7 +8,7 @@ for room) leaves, is served by its own task, and joins again.
 A message that comes alone waits for no other: a turn ends when no other socket is ready.
 
 If nothing else is going on, a turn of trio's loop for each message would cost a good part of the message's own cost.
-So with `waits_here` the selector waits in trio's place whenever trio has nothing to do, for the sockets and the loop's
+So with `waits_here` the epoll waits in trio's place whenever trio has nothing to do, for the sockets and the loop's
 own descriptor. As soon as trio has something, a socket, a task that can run or a deadline, it goes on.
 """
 
@@ -16,13 +16,12 @@ from __future__ import annotations
 
 import contextlib
 import select
-import selectors
 import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import trio
 
@@ -36,7 +35,7 @@ TURN_BYTES: Final = 1024 * 1024
 
 
 def loop_descriptor() -> int:
-    """Return the descriptor that is readable when trio's loop has something to do; -1 without one, as on macOS.
+    """Return the descriptor that is readable when trio's loop has something to do; -1 without one.
 
     Trio has no public name for it: if another version has it elsewhere, a task waits for the sockets.
     """
@@ -47,19 +46,6 @@ def loop_descriptor() -> int:
 
 def _nothing() -> None:
     pass
-
-
-class Selector(selectors.DefaultSelector):
-    """Stand-in for `select.epoll` if that is missing. With epoll a ready socket costs no Python call."""
-
-    def poll(self, wait: float, most: int) -> list[tuple[int, int]]:
-        """Return the ready descriptors, each with its events."""
-        return [(key.fd, events) for key, events in self.select(wait)]
-
-
-def make_selector() -> Any:
-    """Return a selector of sockets: a `select.epoll`, if the system has that."""
-    return select.epoll() if hasattr(select, "epoll") else Selector()
 
 
 class Connection(Protocol):
@@ -94,7 +80,7 @@ class Turns(trio.abc.Instrument):
     def __init__(self, feed: Callable[..., None], begin: Callable[[], None] = _nothing) -> None:
         self._feed = feed
         self._begin = begin  # called when a turn begins
-        self._selector: Any = None
+        self._selector: select.epoll | None = None
         self._connections: dict[int, Connection] = {}  # by descriptor
         self._loop = -1  # see `loop_descriptor`
         self.taken = 0
@@ -111,7 +97,7 @@ class Turns(trio.abc.Instrument):
     async def run(self) -> None:
         """Read the connections that have joined. Runs until cancelled."""
         ours, self._bell = socket.socketpair()
-        with make_selector() as selector, ours, self._bell:
+        with select.epoll() as selector, ours, self._bell:
             ours.setblocking(False)
             self._bell.setblocking(False)
             self._loop = loop_descriptor() if self.waits_here else -1
@@ -119,7 +105,7 @@ class Turns(trio.abc.Instrument):
             self.join(ours.fileno(), _Calls(self._calls, ours))
             try:
                 if self._loop >= 0:
-                    selector.register(self._loop, selectors.EVENT_READ)
+                    selector.register(self._loop, select.EPOLLIN)
                     trio.lowlevel.add_instrument(self)
                     await self._over.wait()
                     raise self._broken or AssertionError
@@ -207,7 +193,7 @@ class Turns(trio.abc.Instrument):
         """
         if self._selector is None or descriptor < 0:
             return False
-        self._selector.register(descriptor, selectors.EVENT_READ)
+        self._selector.register(descriptor, select.EPOLLIN)
         self._connections[descriptor] = connection
         return True
 

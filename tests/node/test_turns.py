@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 import socket
 import ssl
 import threading
@@ -143,11 +142,7 @@ async def served(here: World, frames: int) -> None:
         await trio.sleep(0.01)
 
 
-@pytest.mark.parametrize("selector", [turns.make_selector, turns.Selector], ids=["here", "without epoll"])
-async def test_frames_on_many_connections_at_once_are_one_step(
-    selector: Callable[[], object], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(turns, "make_selector", selector)
+async def test_frames_on_many_connections_at_once_are_one_step() -> None:
     async with world() as here:
         pairs = [here.connect() for _ in range(50)]
         await trio.testing.wait_all_tasks_blocked()
@@ -407,7 +402,6 @@ def in_real_time(work: Callable[[World, Loop], Awaitable[None]]) -> None:
     trio.run(main, instruments=[loop])
 
 
-@pytest.mark.skipif(not hasattr(select, "epoll"), reason="nodes on this system use a task")
 def test_messages_are_read_without_a_turn_of_the_loop_where_nothing_else_happens() -> None:
     async def work(here: World, loop: Loop) -> None:
         ours, end = here.connect()
