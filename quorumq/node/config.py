@@ -33,7 +33,6 @@ from quorumq.wire.address import split_address
 from quorumq.wire.receipts import SECRET_BYTES_MAX, SECRET_BYTES_MIN, key_number
 
 NODE_ID: Final = re.compile(r"[a-z0-9-]{1,32}")
-ALIASES: Final = {"data": "data_dir"}
 HIDDEN: Final = ("secret",)
 """Values that no error text and no log shows."""
 SECRETS_MAX: Final = 4
@@ -207,16 +206,7 @@ def load_config(path: str | os.PathLike[str]) -> ServeConfig:
     except NOT_TOML as error:
         raise ConfigError(f"{path}: is not TOML: {error}") from None
     base = Path(path).absolute().parent  # links of a mounted secret change their target
-    for key in (
-        "data_dir",
-        "data",
-        "history",
-        "secret_file",
-        "clients_file",
-        "tls_cert",
-        "tls_key",
-        "tls_ca",
-    ):
+    for key in ("data_dir", "history", "secret_file", "clients_file", "tls_cert", "tls_key", "tls_ca"):
         if isinstance(values.get(key), str) and values[key]:
             values[key] = str(base / values[key])
     return make_config(values, str(path))
@@ -235,24 +225,20 @@ def make_config(values: Mapping[str, Any], where: str = "configuration") -> Serv
                 f"{where}: {', '.join(keys)} stands in the table [{table}]: keys of the file go above its first [table]"
             )
     for name, value in values.items():
-        key = ALIASES.get(name, name)
-        if key not in fields:
+        if name not in fields:
             close = difflib.get_close_matches(name, fields, n=1, cutoff=0.5)
             hint = f"did you mean {close[0]!r}?" if close else "docs/operations.md lists the keys; remove it"
             problems.append(f"unknown key {name!r}: {hint}")
-        elif key in settings:
-            problems.append(f"{name!r} and {key!r} are the same setting: keep one")
         else:
             try:
-                settings[key] = msgspec.convert(value, fields[key].type)
+                settings[name] = msgspec.convert(value, fields[name].type)
             except msgspec.ValidationError as error:
-                shown = "" if key in HIDDEN else f" = {_shown(value)}"
+                shown = "" if name in HIDDEN else f" = {_shown(value)}"
                 problems.append(f"{name}{shown}: {plain(str(error))}")
     for name, field in fields.items():
-        named = {ALIASES.get(key, key) for key in values}
-        if field.required and name not in named:
+        if field.required and name not in values:
             problems.append(f"{name} is missing: {_REQUIRED[name]}")
-    if not {"secret", "secret_file"} & {ALIASES.get(key, key) for key in values}:
+    if not {"secret", "secret_file"} & values.keys():
         problems.append(f"secret is missing: {_SECRET}")
     if settings.get("secret_file"):
         if "secret" in settings:

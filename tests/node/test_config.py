@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from quorumq.node.config import ALIASES, ConfigError, ServeConfig, load_config, make_config
+from quorumq.node.config import ConfigError, ServeConfig, load_config, make_config
 
 GOOD: dict[str, Any] = {"node": "a", "cluster_id": "c", "secret": "s" * 32, "data_dir": "/data"}
 PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
@@ -131,7 +131,6 @@ def test_nodes_reach_each_other_at_addresses_of_their_own_where_they_have_some()
         ({"tls_cert": "c", "nodes": {"a": "h:1", "b": "h:2"}}, ["tls_ca is missing"]),
         ({"cluster_id": ""}, ["cluster_id = ''"]),
         ({"data_dir": ""}, ["data_dir is empty"]),
-        ({"data": "/elsewhere"}, ["the same setting"]),
     ],
 )
 def test_each_mistake_is_named_with_its_value_and_what_to_do(
@@ -158,7 +157,7 @@ def test_no_error_shows_the_secret() -> None:
 def test_a_file_is_read_and_its_paths_count_from_its_directory(tmp_path: Path) -> None:
     path = tmp_path / "node.toml"
     path.write_text(
-        'node = "a"\ncluster_id = "c"\nsecret = "0123456789abcdef"\ndata = "here"\nhistory = "h.jsonl"\n'
+        'node = "a"\ncluster_id = "c"\nsecret = "0123456789abcdef"\ndata_dir = "here"\nhistory = "h.jsonl"\n'
     )
     with pytest.raises(ConfigError, match="everybody on this machine can open it: chmod 600"):
         load_config(path)
@@ -192,7 +191,7 @@ def test_paths_beside_a_link_follow_it_when_it_changes(tmp_path: Path) -> None:
 
 def test_a_secret_may_have_a_file_and_another_that_is_accepted(tmp_path: Path) -> None:
     path, file = tmp_path / "node.toml", tmp_path / "key"
-    path.write_text('node = "a"\ncluster_id = "c"\nsecret_file = "key"\ndata = "here"\n')
+    path.write_text('node = "a"\ncluster_id = "c"\nsecret_file = "key"\ndata_dir = "here"\n')
     with pytest.raises(ConfigError, match="key cannot be read"):
         load_config(path)
     file.write_text("n" * 32 + "\n\n" + "o" * 32 + "\n")
@@ -228,5 +227,3 @@ def test_the_page_lists_every_key_with_its_default() -> None:
             assert float(shown) == field.default, field.name
         elif isinstance(field.default, str) and field.default:
             assert shown == f'`"{field.default}"`', field.name
-    for alias, name in ALIASES.items():
-        assert f"`{alias}` is the same key" in PAGE.read_text(), name
