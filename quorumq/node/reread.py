@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from quorumq.node.config import ConfigError, ServeConfig, load_config, with_join
+from quorumq.wire.tls import look_at
 
 CHANGEABLE: Final = ("move_bytes_per_s", "moves_at_once")
 """Keys of the configuration file that count without a restart."""
@@ -23,18 +24,11 @@ class WatchedFile:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._read = self._seen = self._look()
-
-    def _look(self) -> tuple[int, ...]:
-        try:
-            status = os.stat(self.path)
-        except OSError:
-            return ()
-        return (status.st_mtime_ns, status.st_size, status.st_ino, status.st_mode)
+        self._read = self._seen = look_at(path)
 
     def has_changed(self) -> bool:
         """Look at the file. Return True if it is to be read again, and take it as read."""
-        stat, seen = self._look(), self._seen
+        stat, seen = look_at(self.path), self._seen
         self._seen = stat
         if stat == self._read or stat != seen:
             return False
@@ -43,7 +37,7 @@ class WatchedFile:
 
     def was_steady(self) -> bool:
         """Return True if the file did not change while it was read. Otherwise it is to be read again."""
-        if self._look() == self._read:
+        if look_at(self.path) == self._read:
             return True
         self._read = (-1,)
         return False

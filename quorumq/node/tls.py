@@ -7,7 +7,6 @@ counts as begun, then, no later than its second byte, and one byte is no frame.
 
 from __future__ import annotations
 
-import os
 import ssl
 from collections.abc import Sequence
 from typing import Any, Final
@@ -16,7 +15,7 @@ import trio
 
 from quorumq.core.values.errors import PeerError, UsageError
 from quorumq.node.transport import RECEIVE_BYTES, ConnectionLost, Transport
-from quorumq.wire.tls import Tunnel, peer_context, reason_of, server_context
+from quorumq.wire.tls import Tunnel, look_at, peer_context, reason_of, server_context
 
 REREAD_S: Final = 1.0
 """Least seconds between looks for changed certificates, which happen when a connection begins."""
@@ -149,19 +148,12 @@ class Certificates:
         self._files = (cert, key, ca)
         self._log = log
         self._protocols = protocols
-        self._stats = self._look()
+        self._seen = self._look()
         self._looked = trio.current_time()
         self._contexts = self._read()
 
     def _look(self) -> list[tuple[int, ...]]:
-        stats: list[tuple[int, ...]] = []
-        for path in filter(None, self._files):
-            try:
-                status = os.stat(path)
-                stats.append((status.st_mtime_ns, status.st_size, status.st_ino))
-            except OSError:
-                stats.append(())
-        return stats
+        return [look_at(path) for path in self._files if path]
 
     def _read(self) -> tuple[ssl.SSLContext, ssl.SSLContext]:
         server = server_context(*self._files)
@@ -175,10 +167,10 @@ class Certificates:
         if now < self._looked + REREAD_S:
             return
         self._looked = now
-        stats = self._look()
-        if stats == self._stats:
+        seen = self._look()
+        if seen == self._seen:
             return
-        self._stats = stats
+        self._seen = seen
         try:
             self._contexts = self._read()
         except UsageError as error:

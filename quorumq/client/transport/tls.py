@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import ssl
 from typing import Final
 
@@ -10,7 +9,7 @@ import trio
 
 from quorumq.client.transport.log import LOGGER
 from quorumq.core.values.errors import UsageError
-from quorumq.wire.tls import Tunnel, client_context
+from quorumq.wire.tls import Tunnel, client_context, look_at
 
 RECEIVE_BYTES: Final = 64 * 1024
 
@@ -27,21 +26,14 @@ class Authorities:
 
     def __init__(self, ca: str) -> None:
         self._ca = ca
-        self._stat = self._look()
+        self._seen = look_at(ca)
         self._context = client_context(ca)
-
-    def _look(self) -> tuple[int, ...]:
-        try:
-            status = os.stat(self._ca)
-        except OSError:
-            return ()
-        return status.st_mtime_ns, status.st_size, status.st_ino
 
     def context(self) -> ssl.SSLContext:
         """Return the context of a connection that begins now. The old one stays if a new file cannot be used."""
-        stat = self._look()
-        if stat != self._stat:
-            self._stat = stat
+        seen = look_at(self._ca)
+        if seen != self._seen:
+            self._seen = seen
             try:
                 self._context = client_context(self._ca)
             except UsageError as error:
