@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from quorumq.cli.common import console, json_option, print_json, table, tell
+from quorumq.cli.common import json_option, print_json, print_table, tell
 from quorumq.core.values.errors import NotFound, StorageError, UsageError
 from quorumq.gateway.accesskeys import new_keys_file, read_keys, secret_access_key
 from quorumq.node.clients import NAME, Entry, changing, entry_of, new_token, quotas_of, read_clients
@@ -136,16 +136,13 @@ def list_(path: Path, as_json: bool) -> None:
             rights = {right: getattr(entry, right) for right in ("publish", "consume", "admin", "on_behalf")}
             print_json({"client": name, **rights, "quotas": quotas_of(entry)})
         return
-    from rich.markup import escape
-
-    rows = table("client", "publish", "consume", "admin", "on behalf", "quotas")
+    rows = []
     for name, entry in entries.items():
         consume = ", ".join(f"{topics} as {groups}" for topics, groups in entry.consume)
         limits = ", ".join(f"{quota} {most:g}" for quota, most in quotas_of(entry).items())
         patterns = [", ".join(names) for names in (entry.publish, entry.admin, entry.on_behalf)]
-        cells = (name, patterns[0], consume, *patterns[1:], limits)
-        rows.add_row(*map(escape, cells))
-    console().print(rows)
+        rows.append((name, patterns[0], consume, *patterns[1:], limits))
+    print_table(("client", "publish", "consume", "admin", "on behalf", "quotas"), rows)
 
 
 @clients.command()

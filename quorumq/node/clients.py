@@ -271,11 +271,9 @@ class Clients:
     def find(self, token: str) -> Client | None:
         """Return the client that has this token; None if no client has it."""
         name, _, secret = token.partition(".")
-        entry = self._entries.get(name)
-        expected = entry.token if entry is not None else NO_TOKEN
-        if not hmac.compare_digest(hashed(secret), expected) or entry is None:
+        if not hmac.compare_digest(hashed(secret), self.token_hash(name) or NO_TOKEN):
             return None
-        return Client(name, entry.publish, entry.consume, entry.admin)
+        return self.named(name)
 
     def named(self, name: str) -> Client | None:
         entry = self._entries.get(name)
@@ -293,10 +291,10 @@ class Clients:
                 f"client {agent!r} lacks the right on_behalf for client {name!r}, which it names: rights are in the "
                 "nodes' clients file (`quorumq clients`)"
             )
-        entry = self._entries.get(name)
-        if entry is None:
+        client = self.named(name)
+        if client is None:
             raise Unauthorized(f"the nodes' clients file has no client {name!r}, for which {agent!r} asks")
-        return Client(name, entry.publish, entry.consume, entry.admin)
+        return client
 
     def usage(self, name: str, now: float) -> Usage:
         """Return the use of a known client's quotas, by all of its connections."""
