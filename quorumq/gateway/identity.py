@@ -56,12 +56,12 @@ class Identities:
         """Return the hash of a client's token; "" if there is no such client, or no clients file."""
         return (None if self._clients is None else self._clients.token_hash(name)) or ""
 
-    def may(self, user: User, right: str, topic: str, group: str | None = None) -> bool:
+    def may(self, user: User, right: str, topic: str) -> bool:
         """Return True if a user has a right, as far as the gateway knows: the nodes decide."""
         if self._clients is None:
             return True
         client = self._clients.named(user.name)
-        return client is not None and client.may(right, topic, group)
+        return client is not None and client.may(right, topic, None)
 
     def keys(self) -> tuple[bytes, ...]:
         """Return the keys of the gateways, the newest first."""

@@ -120,9 +120,7 @@ class UserClients:
     def _close(self, key: tuple[User, int]) -> None:
         self._slots.pop(key).closing.set()
 
-    async def _keep(
-        self, user: User, slot: Slot, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
-    ) -> None:
+    async def _keep(self, user: User, slot: Slot, *, task_status: trio.TaskStatus[None]) -> None:
         ready = False
         slot.ended = trio.Event()
         try:

@@ -36,7 +36,7 @@ class Loud:
 
 
 async def ask_to_join(
-    config: ServeConfig, dial: Callable[[str], Awaitable[Transport]], log: Any, again_s: float = JOIN_AGAIN_S
+    config: ServeConfig, dial: Callable[[str], Awaitable[Transport]], log: Any
 ) -> Admitted | str:
     """Ask until the answer is that this node is a member; or why the cluster refuses it. Runs until cancelled."""
     said: dict[str, str] = {}
@@ -56,7 +56,7 @@ async def ask_to_join(
             if said.get(address) != reason:  # once for each new reason, not once for each attempt
                 said[address] = reason
                 log.warning("waits_to_join", address=address, reason=reason)
-        await trio.sleep(again_s)
+        await trio.sleep(JOIN_AGAIN_S)
 
 
 async def ask_one(
