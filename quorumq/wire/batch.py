@@ -509,9 +509,21 @@ def records_of(header: BatchHeader, first: int, stop: int, part: bytes | memoryv
     return [_decode_record(whole[start:end], crc, header, index) for index, (start, end, crc) in records]
 
 
-def record_of(header: BatchHeader, index: int, record: bytes) -> Message:
-    """Return record ``index`` of a batch from its own bytes; raises `Corrupt` as `records_of` does."""
-    return _decode_record(record, header.crc_of(index), header, index)
+def readable_records(
+    header: BatchHeader, first: int, stop: int, part: bytes | memoryview
+) -> list[Message | Corrupt]:
+    """Return records as `records_of` does, with the error in the place of each that is damaged or cannot be read."""
+    try:
+        return [*records_of(header, first, stop, part)]
+    except Corrupt as error:
+        if stop - first == 1:
+            return [error.with_traceback(None)]
+    base = header.end_of(first - 1)
+    edges = [header.end_of(index) - base for index in range(first - 1, stop)]
+    records: list[Message | Corrupt] = []
+    for index, (start, end) in enumerate(itertools.pairwise(edges), first):
+        records += readable_records(header, index, index + 1, part[start:end])
+    return records
 
 
 NO_HEADERS: Final[Mapping[str, HeaderValue]] = {}  # never written to

@@ -6,7 +6,6 @@ import functools
 import hashlib
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -20,7 +19,7 @@ from quorumq.core.values.types import BatchHeader, PartitionId, ProducerId, Span
 from quorumq.history import producer_id_text
 from quorumq.storage.records import BATCH_MOVED, BATCH_STORED
 from quorumq.storage.scan import Frame
-from quorumq.wire.batch import Corrupt, HeaderValue, Message, record_of, records_of
+from quorumq.wire.batch import Corrupt, HeaderValue, Message, readable_records
 
 from .arrow import Batches, Same, Values
 from .journals import Directory, OpenDirectory, Report, SegmentGone, SegmentPlan, batch_of, ignore, refuse
@@ -219,26 +218,13 @@ class Reader:
         if body is None or not self.content:
             return [None] * count
 
-        if count > 1:
-            with suppress(Corrupt):
-                return list(
-                    records_of(
-                        header,
-                        first,
-                        first + count,
-                        body[header.end_of(first - 1) : header.end_of(first + count - 1)],
-                    )
-                )
+        part = body[header.end_of(first - 1) : header.end_of(first + count - 1)]
         messages: list[Message | None] = []
-        for index in range(first, first + count):
-            try:
-                messages.append(
-                    record_of(header, index, body[header.end_of(index - 1) : header.end_of(index)])
-                )
-            except Corrupt as error:
-                messages.append(None)
-                problem = loaded.opened.body_problem(loaded.segment, loaded.frame, str(error))
+        for record in readable_records(header, first, first + count, part):
+            if isinstance(record, Corrupt):
+                problem = loaded.opened.body_problem(loaded.segment, loaded.frame, str(record))
                 self.report(
                     problem._replace(kind="record", impact="key, headers and payload of this message")
                 )
+            messages.append(None if isinstance(record, Corrupt) else record)
         return messages

@@ -28,7 +28,7 @@ from quorumq.core.values.errors import PeerError, QuorumqError
 from quorumq.core.values.limits import FETCH_BYTES_MAX, FETCH_MESSAGES_MAX, LONG_POLL_MAX_S, SPANS_SETTLED_MAX
 from quorumq.core.values.patterns import is_pattern
 from quorumq.core.values.types import Span, Topic
-from quorumq.wire.batch import Corrupt, records_of
+from quorumq.wire.batch import Corrupt, readable_records
 from quorumq.wire.batch import Message as Parts
 from quorumq.wire.codec import signed_items
 from quorumq.wire.values import SignedNamed, WireSlice
@@ -216,20 +216,8 @@ def readable(part: WireSlice) -> list[Parts | None]:
     try:
         return [*part.messages()]
     except Corrupt:
-        return salvage(part)
-
-
-def salvage(part: WireSlice) -> list[Parts | None]:
-    """Return the records of a slice one by one, None if one is damaged or cannot be read."""
-    contents: list[Parts | None] = []
-    header = part.header
-    for index in range(header.size):
-        record = part.body[header.end_of(index - 1) : header.end_of(index)]
-        try:
-            contents += records_of(header, index, index + 1, record)
-        except Corrupt:
-            contents.append(None)
-    return contents
+        records = readable_records(part.header, 0, part.header.size, part.body)
+        return [None if isinstance(record, Corrupt) else record for record in records]
 
 
 def release_items(parts: Iterable[WireSlice]) -> list[SignedNamed]:
