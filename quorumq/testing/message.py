@@ -189,8 +189,7 @@ class Message(delivered.Message):
             Span(ProducerId(NODE, 1, 1, 0), number, number + 1),
             Owner(NODE, Incarnation(1, 1), Stamp(number, NODE)),
         )
-        made = cls.__new__(cls)
-        made.delivery = Delivery(
+        delivery = Delivery(
             topic=topic,
             signed=signature(receipt, secret=SECRET),
             receipt=receipt,
@@ -203,12 +202,11 @@ class Message(delivered.Message):
             interruptions=interruptions,
             suspect=suspect,
         )
-        made.seq = number
+        made = cls(delivery, number)
         made.payload = bytes_of(dumped(json) if payload is None else payload)
         made.key = None if key is None else bytes_of(key)
         made.headers = dict(headers or {})
         made.deadline = DEADLINE_SHARE * hold_time
-        made.outcome = made.failure = None
         return made
 
     @property

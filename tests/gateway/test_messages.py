@@ -141,7 +141,7 @@ def test_forms_become_the_parameters_of_json() -> None:
         "SendMessageBatchRequestEntry.1.MessageAttribute.1.Value.StringValue": "7",
         "SendMessageBatchRequestEntry.10.Id": "c", "SendMessageBatchRequestEntry.10.MessageBody": "3",
     })  # fmt: skip
-    assert protocol.parse(request).params == {
+    assert last_of(protocol.parsing(request)).params == {
         "QueueUrl": "u",
         "Entries": [
             {
@@ -157,13 +157,13 @@ def test_forms_become_the_parameters_of_json() -> None:
         "Action": "CreateQueue", "QueueName": "q", "Attribute.1.Name": "DelaySeconds", "Attribute.1.Value": "3",
         "Tag.1.Key": "k", "Tag.1.Value": "v", "AttributeName": "All", "TagKey.1": "a", "TagKey.2": "b",
     })  # fmt: skip
-    assert protocol.parse(request).params == {
+    assert last_of(protocol.parsing(request)).params == {
         "QueueName": "q", "Attributes": {"DelaySeconds": "3"}, "Tags": {"k": "v"}, "AttributeNames": ["All"],
         "TagKeys": ["a", "b"],
     }  # fmt: skip
     # So SDKs send empty lists and mappings.
     request = form(Action="X", Entries="", AttributeNames="", MessageAttributes="", Tags="")
-    assert protocol.parse(request).params == {}
+    assert last_of(protocol.parsing(request)).params == {}
 
 
 BAD_FORMS = [
@@ -199,7 +199,7 @@ def last_of(steps: Generator[None, None, Any]) -> Any:
 @pytest.mark.parametrize("body", BAD_FORMS)
 def test_malformed_forms_are_refused(body: bytes) -> None:
     with pytest.raises(SqsError) as caught:
-        protocol.parse(HttpRequest("POST", "/", "", {}, body))
+        last_of(protocol.parsing(HttpRequest("POST", "/", "", {}, body)))
     assert caught.value.status == 400
 
 
@@ -214,7 +214,7 @@ def test_malformed_forms_are_refused(body: bytes) -> None:
 )  # fmt: skip
 def test_malformed_json_is_refused(body: bytes) -> None:
     with pytest.raises(SqsError) as caught:
-        protocol.parse(HttpRequest("POST", "/", "", {"x-amz-target": "AmazonSQS.X"}, body))
+        last_of(protocol.parsing(HttpRequest("POST", "/", "", {"x-amz-target": "AmazonSQS.X"}, body)))
     assert caught.value.code == "SerializationException"
 
 

@@ -16,7 +16,7 @@ from quorumq.core import messages as m
 from quorumq.core.values.errors import Unanswered, UsageError
 from quorumq.core.values.limits import RATE_MAX
 from quorumq.core.values.printable import plural
-from quorumq.core.values.types import Group, Topic
+from quorumq.core.values.types import Group
 
 Start = Literal["earliest", "latest"] | datetime
 """Position where a group begins: the oldest message, the next one published from now on, or a time of day."""
@@ -201,13 +201,8 @@ class GroupCalls(Calls):
         """Return the request with the group's generation, and the stamp of the setting that it changes."""
         if isinstance(request, m.SetGroup) and not request.rewind:
             return as_seen(request, await self.context.topic(request.topic, timeout=timeout))
-        (topic,), groups = await self._registers(request.topic, timeout)
-        return as_seen(request, topic, groups)
-
-    async def _registers(self, topic: str, timeout: float) -> tuple[tuple[Topic, ...], tuple[Group, ...]]:
-        """Return a topic, and its groups."""
-        known = await self.context.metadata(topic, timeout=timeout)
-        return known.topics, known.groups
+        known = await self.context.metadata(request.topic, timeout=timeout)
+        return as_seen(request, known.topics[0], known.groups)
 
     async def purge(
         self,

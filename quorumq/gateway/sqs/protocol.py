@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Generator, Mapping
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 from xml.sax.saxutils import escape as escape_xml
 
 from quorumq.gateway.requests import form_fields, has_more_values
@@ -71,18 +71,12 @@ def is_query(request: HttpRequest) -> bool:
     return not request.headers.get("x-amz-target", "").startswith(TARGET)
 
 
-def parse(request: HttpRequest) -> SqsRequest:
-    """Return the action of a request and its parameters; SqsError if it is malformed, or names none."""
-    steps = parsing(request)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return cast("SqsRequest", end.value)
-
-
 def parsing(request: HttpRequest) -> Generator[None, None, SqsRequest]:
-    """Parse a request like `parse`, in steps of two milliseconds at most if it is a form. JSON is one step."""
+    """Return the action of a request and its parameters, in steps of two milliseconds if it is a form; JSON is one.
+
+    Raises:
+        SqsError: it is malformed, or names no action.
+    """
     if is_query(request):
         return (yield from _parse_query(request))
     return _parse_json(request)
