@@ -36,7 +36,7 @@ from quorumq.cli.common import (
 )
 from quorumq.cli.peek import body_fields, print_body
 from quorumq.cli.purge import purge_group, there
-from quorumq.core.values.errors import NotFound, QuorumqError
+from quorumq.core.values.errors import QuorumqError
 from quorumq.core.values.printable import plural
 
 if TYPE_CHECKING:
@@ -137,17 +137,6 @@ def say_none(topic: str, group: str, known: MetadataReply) -> None:
     say(f"no dead letters{why.rstrip('; ')}", err=True)
 
 
-async def check_group(client: Client, query: Selection) -> bytes:
-    """Return the id of the topic; NotFound if there is none of that name, or no such group of it."""
-    from quorumq.wire.hints import unknown_group
-
-    known = await client.metadata(query.topic)
-    groups = [each.name for each in known.groups]
-    if query.group not in groups:
-        raise NotFound(unknown_group(query.topic, query.group, groups))
-    return known.topics[0].id
-
-
 @deadletters.command("count")
 @click.argument("topic")
 @group_option
@@ -236,6 +225,7 @@ async def redrive(
             "all of them"
         )
     from quorumq.client.admin.selection import redriven
+    from quorumq.client.base.context import check_group
 
     query = _selection(topic, group, **filters)
     ask = everything and not yes
@@ -243,7 +233,7 @@ async def redrive(
     chosen = done = already = 0
     missed: dict[MessageId, str] = {}
     async with cluster(where) as client:
-        await check_group(client, query)
+        check_group(await client.metadata(query.topic), query.topic, query.group)
         if dry_run or ask:
             async for item in _chosen(client, query, limit, missed):
                 chosen += item.peeked.span.size
@@ -299,13 +289,15 @@ async def purge(
         await purge_group(topic=topic, group=f"{group}!dead", yes=yes, **options)
         return
     from quorumq.client.admin.selection import REDRIVE_MESSAGES, chunked
+    from quorumq.client.base.context import check_group
 
     where, as_json = options.pop("where"), options.pop("as_json")
     kind: dict[str, Any] = {"error_class": error_class, "fingerprint": fingerprint, "reason": reason}
     query = _selection(topic, group, **kind, **options)
     missed: dict[MessageId, str] = {}
     async with cluster(where) as client:
-        topic_id = await check_group(client, query)
+        known = await client.metadata(query.topic)
+        check_group(known, query.topic, query.group)
         count = 0
         if not yes:
             async for item in _dead_letters(client, query, missed):
@@ -315,7 +307,7 @@ async def purge(
         done = 0
         if yes or count:
             async for items in chunked(_dead_letters(client, query, missed), REDRIVE_MESSAGES):
-                names = [name for item in items for name in item.ids(topic_id)]
+                names = [name for item in items for name in item.ids(known.topics[0].id)]
                 done += await client.purge(query.topic, f"{query.group}!dead", ids=names)
     about = {"topic": query.topic, "group": f"{query.group}!dead", "purged": done}
     text = f"purged {plural(done, 'dead letter')}" if done else f"no dead letters to purge{_of_what(query)}"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from quorumq.client.base.context import Calls, topic_of
+from quorumq.client.base.context import Calls, check_group, topic_of
 from quorumq.client.base.names import source_of
 from quorumq.core import messages as m
-from quorumq.core.values.errors import NotFound, TooFewReplicas
+from quorumq.core.values.errors import TooFewReplicas
 from quorumq.core.values.types import Topic
 
 PARTITIONS_ASKED: Final = 250
@@ -93,10 +93,7 @@ class BacklogCalls(Calls):
         topic, group = source_of(topic, group)
         known = await self.context.metadata(topic, timeout=timeout)
         register = self.context.known(topic_of(known, topic))
-        if group not in [known_group.name for known_group in known.groups]:
-            from quorumq.wire.hints import unknown_group  # not imported by programs that only publish
-
-            raise NotFound(unknown_group(topic, group, [known_group.name for known_group in known.groups]))
+        check_group(known, topic, group)
         request = m.DescribeGroups(((topic, group),))
         nodes = nodes_of(known, (register,))
         replies, _ = await self.context.ask_each(nodes, request, "backlog", timeout)

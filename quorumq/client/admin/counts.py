@@ -13,11 +13,12 @@ import trio
 
 from quorumq.client.admin.groups import Start, start_fields
 from quorumq.client.admin.peek import Bodies, Peek, PeekCalls, Which, check_which
+from quorumq.client.base.context import check_group
 from quorumq.client.base.message import MessageId
 from quorumq.client.base.names import source_of
 from quorumq.client.base.times import positive_of, seconds_of, timeout_of
 from quorumq.core import messages as m
-from quorumq.core.values.errors import NotFound, UsageError
+from quorumq.core.values.errors import UsageError
 from quorumq.core.values.limits import DELAY_MAX_S
 from quorumq.core.values.types import PartitionId, Topic
 from quorumq.wire.batch import Message as Parts
@@ -141,11 +142,7 @@ class CountCalls(PeekCalls):
         """
         word, from_ms = start_fields(to, self.context.wall_ms())
         of = source_of(topic, group)
-        groups = [known.name for known in (await self.context.metadata(of[0], timeout=timeout)).groups]
-        if of[1] not in groups:
-            from quorumq.wire.hints import unknown_group  # not imported by programs that only publish
-
-            raise NotFound(unknown_group(*of, groups))
+        check_group(await self.context.metadata(of[0], timeout=timeout), *of)
         states: dict[str, int] = {}
         complete = True
         if word != "latest":

@@ -299,6 +299,15 @@ def topic_of(reply: m.MetadataReply, name: str) -> Topic:
     )
 
 
+def check_group(reply: m.MetadataReply, topic: str, group: str) -> None:
+    """Raise NotFound if no such group reads the topic that was asked for."""
+    groups = [known.name for known in reply.groups]
+    if group not in groups:
+        from quorumq.wire.hints import unknown_group  # not imported by programs that only publish
+
+        raise NotFound(unknown_group(topic, group, groups))
+
+
 class Calls:
     """Calls of a client that need its context and nothing else of it."""
 
