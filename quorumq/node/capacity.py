@@ -7,11 +7,13 @@ from typing import Any, Final, Protocol
 
 import trio
 
+from quorumq.core import messages as m
 from quorumq.core.messages.diskroom import Capacity as DiskCapacity
 from quorumq.core.messages.diskroom import why_full
-from quorumq.core.values.limits import MIB
+from quorumq.core.values.limits import KIB, MIB, SPANS_PER_REQUEST_MAX
 from quorumq.node.config import ServeConfig
 from quorumq.storage.journal import Journal
+from quorumq.wire.values import WireSlice
 
 PENDING_BYTES_MAX: Final = 64 * MIB
 """Most bytes that wait for a commit; above it no connection is read."""
@@ -19,6 +21,9 @@ PENDING_BYTES_MAX: Final = 64 * MIB
 SPACE_CHECK_BYTES: Final = 1 * MIB
 """Appended bytes after which the disk is asked for its free space. It is asked every second too, and after every
 commit while it is full. Bytes that other programs write meanwhile have to fit into the reserve."""
+
+STALE_S: Final = 0.1
+"""Seconds, or a tenth of its hold time, that a FETCH's reply may wait for the client to read."""
 
 
 class Connection(Protocol):
@@ -142,3 +147,28 @@ class Capacity:
         if not store.last_bytes or free >= store.start_bytes:
             return DiskCapacity.FIRST
         return DiskCapacity.SECOND if free + store.last_bytes >= store.start_bytes else DiskCapacity.NONE
+
+
+def stale_after(reply: m.FetchReply) -> float:
+    """Return the seconds that a FETCH's reply may wait for the client to read."""
+    return min(STALE_S, reply.hold_time / 10)
+
+
+def foreign_bytes(reply: m.ClientReply) -> int:
+    """Return the bytes of records that a reply keeps in memory: those from another node. Ours are read later."""
+    if not isinstance(reply, m.FetchReply | m.PeekReply | m.ShowReply):
+        return 0
+    parts: tuple[object, ...] = reply.slices
+    return sum(len(part.body) for part in parts if isinstance(part, WireSlice))
+
+
+def weight_of(request: Any, frame_bytes: int) -> int:
+    """Return the bytes that a request may cost while it is under way, its answer's values included."""
+    match request:
+        case m.Fetch():
+            return frame_bytes + KIB + 32 * min(max(0, request.max_messages), 1 << 16)
+        case m.PeekRequest():
+            return frame_bytes + KIB + 256 * min(max(0, request.limit), SPANS_PER_REQUEST_MAX)
+        case m.Metadata() | m.StatusRequest() | m.ShowRequest() | m.DescribeGroups():
+            return frame_bytes + 256 * KIB
+    return 2 * frame_bytes + KIB

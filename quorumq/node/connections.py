@@ -40,13 +40,13 @@ from quorumq.core.values.fairqueue import Caller
 from quorumq.core.values.limits import INFLIGHT_REQUESTS_MAX, KIB, MIB
 from quorumq.core.values.types import NodeId
 from quorumq.node.admission import OPERATOR_SLOTS, ListensFor, admitted, is_operator, wrong_listener
+from quorumq.node.capacity import foreign_bytes, stale_after, weight_of
 from quorumq.node.clients import Credentials
 from quorumq.node.inflow import Inflow
 from quorumq.node.node import EXIT_STORAGE, Node
 from quorumq.node.quotas import UNREFUSED
 from quorumq.node.shares import SPANS, price
 from quorumq.node.transport import ConnectionLost, Outflow, Transport
-from quorumq.node.weights import foreign_bytes, stale_after, weight_of
 from quorumq.storage.damage import DamagedBatch
 from quorumq.wire.cbor import BadValue
 from quorumq.wire.codec import BadFields, UnknownMessage, decode_message, encode_message, failed

@@ -22,10 +22,10 @@ from quorumq.client.admin.selection import Selection
 from quorumq.core.values.errors import NotFound, Unauthorized, UsageError
 from quorumq.core.values.printable import plural, printable
 from quorumq.gateway.console import views
-from quorumq.gateway.console.commands import command
 from quorumq.gateway.console.health import ago, short
 from quorumq.gateway.console.redrives import RATE_MAX, Redrive, Redrives
 from quorumq.gateway.console.session import COOKIE, SESSION_S, Session, Sessions
+from quorumq.gateway.console.views import command
 from quorumq.gateway.gateway import Gateway
 from quorumq.gateway.identity import User
 from quorumq.gateway.jsonapi.operations import beginning_of

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections import Counter
 from contextlib import suppress
 from typing import Any, Final, cast
@@ -17,7 +18,6 @@ from quorumq.core.values.errors import Unauthorized
 from quorumq.core.values.limits import COUNTED_TEXT_MAX
 from quorumq.core.values.printable import plural, printable
 from quorumq.core.values.types import Limit
-from quorumq.gateway.console.commands import command
 from quorumq.gateway.console.health import DOWN, OLD_S, ago, health_of, warning_of
 from quorumq.gateway.jsonapi.operations import SEARCHED_BYTES_MAX
 from quorumq.gateway.jsonapi.shapes import BYTES_MAX, dead_letter_of, header_of
@@ -315,3 +315,20 @@ def indented(text: str) -> str:
 def ids_of(text: str) -> list[str]:
     """Return the ids in a field of a form; ValueError if one is none."""
     return [str(MessageId.parse(word)) for word in text.split()]
+
+
+def command(*words: str, **options: str | int | bool | None) -> str:
+    """Return the command line of `quorumq` that does the same as a button, quoted for a shell.
+
+    Args:
+        words: command and arguments.
+        options: options of the command by name, without those that are None or False; True is one without a value.
+    """
+    parts = ["quorumq", *words]
+    for name, value in options.items():
+        if value is None or value is False:
+            continue
+        parts.append("--" + name.replace("_", "-"))
+        if value is not True:
+            parts.append(str(value))
+    return shlex.join(parts)
