@@ -12,7 +12,6 @@ from sim import command_line
 from sim.diagram.follow import follow
 from sim.diagram.from_history import story_of_history
 from sim.diagram.from_run import story_of_run
-from sim.diagram.from_trace import story_of_trace
 from sim.diagram.page import page_of
 from sim.replay import drawn
 from sim.rules import Rule
@@ -24,7 +23,6 @@ from sim.schedule import SHELL
 @click.option("--seed", default=None, type=int, help="Draw the run of this seed.")
 @command_line.profile
 @command_line.schedule("Draw the run of the schedule in this file, such as `sim shrink` leaves.")
-@click.option("--explore", is_flag=True, help="Draw the shortest path to where --without breaks a promise.")
 @command_line.without
 @click.option(
     "--follow", "message", default="", metavar="MESSAGE", help="Tell one message's story, such as 'a.1.1[0]'."
@@ -37,44 +35,32 @@ from sim.schedule import SHELL
     type=click.IntRange(100, 50_000),
     help="Draw so many things at most, those near to what broke first.",
 )
-@click.option(
-    "--seconds", default=600.0, show_default=True, help="With --explore: processor time to take at most."
-)
 def diagram(
     history: tuple[Path, ...],
     seed: int | None,
     profile: str,
     path: Path | None,
-    explore: bool,
     rule: Rule | None,
     message: str,
     output: Path | None,
     items: int,
-    seconds: float,
 ) -> None:
     """Draw a run as one HTML file, or tell the story of one message.
 
     HISTORY is files or directories of docs/history.md: of `sim run --history`, of `quorumq demo --keep`, of your own
-    cluster. --seed and --schedule run a simulation and draw its packets too; --explore a path of the explorer.
+    cluster. --seed and --schedule run a simulation and draw its packets too.
     """
-    if sum((bool(history), seed is not None, path is not None, explore)) != 1:
-        raise click.UsageError("say one of HISTORY, --seed N, --schedule FILE and --explore")
-    try:
-        if explore:
-            if rule is None or rule.scenario is None:
-                raise click.UsageError("--explore goes with --without RULE, one with a scenario")
-            story = story_of_trace(rule, 200_000, seconds)
-        elif history:
-            if rule is not None:
-                raise click.UsageError("--without goes with --seed, --schedule or --explore")
-            story = story_of_history(histories_of(history))
-        else:
-            schedule = drawn(seed or 0, profile) if path is None else command_line.schedule_from(path)
-            if schedule.profile == SHELL:
-                raise click.UsageError("draw a run of the shell from its history: sim run --history FILE")
-            story = story_of_run(schedule, rule)
-    except LookupError as error:
-        raise click.UsageError(str(error.args[0])) from None
+    if sum((bool(history), seed is not None, path is not None)) != 1:
+        raise click.UsageError("say one of HISTORY, --seed N and --schedule FILE")
+    if history:
+        if rule is not None:
+            raise click.UsageError("--without goes with --seed or --schedule")
+        story = story_of_history(histories_of(history))
+    else:
+        schedule = drawn(seed or 0, profile) if path is None else command_line.schedule_from(path)
+        if schedule.profile == SHELL:
+            raise click.UsageError("draw a run of the shell from its history: sim run --history FILE")
+        story = story_of_run(schedule, rule)
     try:
         if message:
             producer_id, number = story.find(message)

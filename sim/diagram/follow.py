@@ -19,7 +19,7 @@ def follow(story: Story, message: str) -> Iterator[str]:
     producer_id, number = story.find(message)
     mine = [item for item in story.items if item.concerns(producer_id, number)]
     first, last = min(item.at for item in mine), max(item.at for item in mine)
-    yield f"{message}, from {first:.4f} to {last:.4f} {story.unit}:"
+    yield f"{message}, from {first:.4f} to {last:.4f} s:"
     for item in sorted(story.items, key=lambda item: item.at):
         about = item.concerns(producer_id, number)
         if about or (item.kind in AROUND and first - 1.0 <= item.at <= last + 0.1):

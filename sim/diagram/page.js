@@ -24,7 +24,7 @@ const withoutNonce = (origin) => {
   const parts = origin.split('.');
   return parts.length === 4 ? [parts[0], parts[1], parts[3]].join('.') : origin;
 };
-const digits = (time) => story.unit === 's' ? time.toFixed(4) + ' s' : 'step ' + time;
+const digits = (time) => time.toFixed(4) + ' s';
 
 function concerns(item, find) {
   const named = /^(.+?)(?:\[(\d+)\]?)?$/.exec(find);
@@ -41,8 +41,8 @@ function wanted(item) {
   if (item.tone === 'quiet') return state.quiet && !state.find;
   if (!state.find) return true;
   if (['fault', 'down', 'broken'].includes(item.kind) || ['crash', 'phase'].includes(item.tone)) return true;
-  if (item.tone === 'node' && !item.ids.length && story.unit === 's') return item.text === 'start';
-  return item.ids.length ? concerns(item, state.find) : story.unit !== 's';
+  if (item.tone === 'node' && !item.ids.length) return item.text === 'start';
+  return concerns(item, state.find);
 }
 
 // ------------------------------------------------------------------ the axis: each event has room, long waits have little
@@ -65,7 +65,7 @@ function axis() {
   const at = [30];
   for (let index = 1; index < sorted.length; index += 1) {
     const gap = sorted[index] - sorted[index - 1];
-    const room = story.unit === 's' ? Math.min(150, 2 + 13 * Math.log2(1 + gap * 1500)) : 115 * gap;
+    const room = Math.min(150, 2 + 13 * Math.log2(1 + gap * 1500));
     at.push(at[index - 1] + state.zoom * room);
   }
   const x = (time) => {
@@ -138,7 +138,7 @@ function draw() {
     if (x(time) < before + 85) continue;
     before = x(time);
     make('line', {class: 'tick', x1: before, x2: before, y1: 18, y2: height}, svg);
-    make('text', {class: 'soft', x: before + 3, y: 13}, svg, story.unit === 's' ? time.toFixed(3) + ' s' : 'step ' + time);
+    make('text', {class: 'soft', x: before + 3, y: 13}, svg, time.toFixed(3) + ' s');
   }
   story.lanes.forEach(([name, what], lane) => {
     if (!places[lane]) return;
@@ -252,7 +252,7 @@ function listed() {
   shown.forEach((item, place) => {
     const line = plain('li', list, undefined, item.kind === 'broken' ? 'b' : '');
     line.dataset.place = place;
-    plain('span', line, story.unit === 's' ? item.at.toFixed(4) : String(item.at));
+    plain('span', line, item.at.toFixed(4));
     plain('span', line, item.says);
   });
 }

@@ -21,7 +21,7 @@ class Item:
     Args:
         kind: ``packet`` (from ``lane`` to ``to``), ``bar`` (lasts from ``at`` to ``end``), ``down`` (a bar: no process
             runs), ``fault`` (as a bar, of ``lane`` or of all), ``mark`` or ``broken`` (a broken promise).
-        at: time in the story's unit.
+        at: time in seconds.
         end: time when a packet arrives, None if never; time when a bar ends.
         lane: line that it is on, as ``node:a`` or ``client:c0``; "": all.
         text: a few characters, for the picture.
@@ -52,7 +52,6 @@ class Story:
 
     Args:
         about: lines below the title.
-        unit: unit of the times: ``s`` or ``step``.
         left_out: content that the diagram leaves out, as a sentence; "" if nothing.
         focus: the message that the page shows first, as `MESSAGE`; "": all.
     """
@@ -61,7 +60,6 @@ class Story:
     about: list[str] = field(default_factory=list)
     items: list[Item] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
-    unit: str = "s"
     left_out: str = ""
     focus: str = ""
 
@@ -125,7 +123,7 @@ class Story:
 
         kept = sorted(self.items, key=rank)[:most]
         out = f"{len(self.items) - len(kept):,} of {len(self.items):,} things that happened are left out"
-        here = f"what was nearest to {near:g} {self.unit}"
+        here = f"what was nearest to {near:g} s"
         self.left_out = (
             f"{out}: {self.focus} and {here} are here."
             if self.focus

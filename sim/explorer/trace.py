@@ -84,7 +84,11 @@ SAID = {
 
 def explain(explorer: Explorer, path: list[Step]) -> list[str]:
     """Return ``path``, from the scenario's first state, one line per step, and the broken promise at the end."""
-    teller = named_teller(explorer, path)
+    teller = Teller(explorer)
+    for _, after, _ in path:  # ballots that are taken on behalf of another node: their deliveries tell
+        for index, attempt in enumerate(explorer.observations(after).attempts):
+            if attempt.receipt is not None:
+                teller.names.setdefault(attempt.receipt.owner.ballot, f"a{index}")
     lines: list[str] = []
     state = explorer.first
     for number, (action, after, problem) in enumerate(path, 1):
@@ -97,16 +101,6 @@ def explain(explorer: Explorer, path: list[Step]) -> list[str]:
             lines.append(f"    !! {problem}")
         state = after
     return lines
-
-
-def named_teller(explorer: Explorer, path: list[Step]) -> Teller:
-    """Return a teller that knows the ballots which are taken on behalf of another node: their deliveries tell."""
-    teller = Teller(explorer)
-    for _, after, _ in path:
-        for index, attempt in enumerate(explorer.observations(after).attempts):
-            if attempt.receipt is not None:
-                teller.names.setdefault(attempt.receipt.owner.ballot, f"a{index}")
-    return teller
 
 
 class Teller:

@@ -1,4 +1,4 @@
-"""Diagrams: of runs, shrunk schedules, histories and the explorer's paths; and the page in a browser."""
+"""Diagrams: of runs, shrunk schedules and histories; and the page in a browser."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from sim.command_line import write_rows
 from sim.diagram.follow import follow
 from sim.diagram.from_history import story_of_history
 from sim.diagram.from_run import story_of_run
-from sim.diagram.from_trace import story_of_trace
 from sim.diagram.page import page_of
 from sim.diagram.rows import ordinal
 from sim.diagram.story import Item, Story, said_ids, without_nonce
@@ -116,15 +115,6 @@ def test_a_history_is_told_without_packets(tmp_path: Path) -> None:
     assert all(item.end is not None and item.end <= healed for item in story.items if item.kind == "fault")
 
 
-def test_a_path_of_the_explorer_is_told_step_by_step() -> None:
-    story = story_of_trace(rule_named(RULE), 5_000, 60.0)
-    assert story.unit == "step"
-    assert [item.text for item in story.items if item.tone == "deliver"] == ["DELIVERED a0", "DELIVERED a1"]
-    assert {"HOLD a0", "HOLD a1", "OK"} <= {item.text for item in story.items if item.kind == "packet"}
-    with pytest.raises(LookupError, match="bounded"):
-        story_of_trace(rule_named(RULE), 3, 60.0)
-
-
 def test_a_long_story_keeps_the_items_near_the_violation(story: Story) -> None:
     small = Story(story.title, items=list(story.items), broken=story.broken, focus=story.focus)
     small.shown(100)
@@ -168,7 +158,6 @@ def test_the_command_draws_and_follows(story: Story, tmp_path: Path) -> None:
     assert done.exit_code != 0
     for wrong in (
         ["diagram"],
-        ["diagram", "--explore"],
         ["diagram", "--seed", "1", "--without", "nothing-like-it"],
     ):
         assert CliRunner().invoke(main, wrong).exit_code == 2
