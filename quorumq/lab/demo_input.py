@@ -20,6 +20,7 @@ import tokenize
 import warnings
 from collections.abc import Iterable, Iterator
 from importlib import resources
+from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -27,15 +28,7 @@ from quorumq.core.values.errors import UsageError
 from quorumq.core.values.limits import PAYLOAD_BYTES_MAX
 from quorumq.wire.batch import Message
 
-CUT_BELOW_FILES: Final = 5_000
-"""With fewer files than this, they are cut into functions and classes."""
-
 MESSAGES_MAX: Final = 6_000
-BYTES_MAX: Final = 28 << 20
-"""Parsing it takes a core about ten seconds, beside three nodes that store it three times."""
-
-LARGE_FILE_BYTES: Final = 16 << 10
-"""Size of a large file, in bytes: if files are plenty, larger ones only come when the smaller are used up."""
 
 LINES_MIN: Final = 100
 """Fewer lines of `--input` are over before anything can be done to the cluster while they are worked on."""
@@ -90,31 +83,14 @@ def installation_files() -> list[Path]:
     return [Path(path) for path in sorted(paths)]
 
 
-def chunks_of_installation(
-    files: Iterable[Path],
-    *,
-    cut_below: int = CUT_BELOW_FILES,
-    messages_max: int = MESSAGES_MAX,
-    bytes_max: int = BYTES_MAX,
-) -> Iterator[Chunk]:
-    """Yield the pieces of ``files`` to publish: whole files, or their functions and classes if files are few.
+def chunks_of_installation(files: Iterable[Path], messages_max: int = MESSAGES_MAX) -> Iterator[Chunk]:
+    """Yield the pieces of ``files`` to publish: their functions and classes, and files that have none, whole.
 
     A cross-section rather than the beginning of the alphabet: files come in the order of a hash of their paths,
     which is the same every time. Files that cannot be read, and empty ones, are left out.
     """
     ordered = sorted(files, key=lambda path: (_hash(path), path))
-    cut = len(ordered) < cut_below
-    if not cut:
-        large = {path: _size(path) > LARGE_FILE_BYTES for path in ordered}
-        ordered.sort(key=lambda path: large[path])  # stable: still by hash within each half
-    count = size = 0
-    for path in ordered:
-        for chunk in _chunks_of(path, cut):
-            if count == messages_max or size + len(chunk.source) > bytes_max:
-                return
-            count += 1
-            size += len(chunk.source)
-            yield chunk
+    yield from islice((chunk for path in ordered for chunk in _chunks_of(path)), messages_max)
 
 
 def malformed_chunks() -> list[Chunk]:
@@ -172,19 +148,17 @@ def parse_source(source: bytes, encoding: str = "") -> None:
         ast.parse(text)
 
 
-def _chunks_of(path: Path, cut: bool) -> Iterator[Chunk]:
+def _chunks_of(path: Path) -> Iterator[Chunk]:
     try:
         source = path.read_bytes()
     except OSError:
         return
     if not source.strip():
         return
-    if cut:
-        chunks = list(_definitions(source, path))
-        if chunks:
-            yield from chunks
-            return
-    if len(source) <= PAYLOAD_BYTES_MAX:
+    chunks = list(_definitions(source, path))
+    if chunks:
+        yield from chunks
+    elif len(source) <= PAYLOAD_BYTES_MAX:
         yield Chunk(source, str(path))
 
 
@@ -209,13 +183,6 @@ def _definitions(source: bytes, path: Path) -> Iterator[Chunk]:
         encoded = chunk.encode("utf-8")
         if len(encoded) <= PAYLOAD_BYTES_MAX:
             yield Chunk(encoded, f"{path}:{first}", "utf-8")
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
 
 
 def _hash(path: Path) -> bytes:

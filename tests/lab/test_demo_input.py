@@ -9,7 +9,6 @@ import pytest
 from quorumq.core.values.errors import UsageError
 from quorumq.core.values.limits import MESSAGE_BYTES_MAX, PAYLOAD_BYTES_MAX
 from quorumq.lab.demo_input import (
-    LARGE_FILE_BYTES,
     LINES_MIN,
     MALFORMED,
     Chunk,
@@ -47,7 +46,7 @@ def test_the_malformed_files_die_in_at_least_three_ways_on_any_python() -> None:
     assert all(chunk.malformed and chunk.message().headers[MALFORMED] is True for chunk in chunks)
 
 
-def test_few_files_are_cut_into_functions_and_classes_that_parse(tmp_path: Path) -> None:
+def test_files_are_cut_into_functions_and_classes_that_parse(tmp_path: Path) -> None:
     source = (
         "import os\n\x0c\n@cache\n@other(\n    1)\ndef first():\n    return 1\n\n\nasync def second():\n    pass\n"
         "\nNUMBER = 1\n\nclass Third:\n    '''\ndef not():\n'''\n    def method(self):\n        return 'ä'\n"
@@ -66,16 +65,11 @@ def test_a_cut_chunk_is_utf8_whatever_its_file_was(tmp_path: Path) -> None:
     assert death_of(chunk) == ""
 
 
-def test_many_files_are_sent_whole_and_the_large_ones_last(tmp_path: Path) -> None:
-    large = "x = 1\n" * LARGE_FILE_BYTES
-    files = write(tmp_path, a="def f():\n    pass\n", b=large, c="y = 2\n", d="z = 3\n")
-    chunks = list(chunks_of_installation(files, cut_below=4))
-    assert [Path(chunk.path).name for chunk in chunks][-1] == "b.py"
-    assert sorted(Path(chunk.path).name for chunk in chunks) == ["a.py", "b.py", "c.py", "d.py"]
-    assert [
-        Path(chunk.path).name for chunk in chunks_of_installation(files, cut_below=4, messages_max=3)
-    ] == [Path(chunk.path).name for chunk in chunks[:3]]
-    assert len(list(chunks_of_installation(files, cut_below=4, bytes_max=100))) == 3
+def test_no_more_is_sent_than_asked_for(tmp_path: Path) -> None:
+    files = write(tmp_path, a="def f():\n    pass\n", b="x = 1\n", c="y = 2\n", d="z = 3\n")
+    chunks = list(chunks_of_installation(files))
+    assert sorted(Path(chunk.path).name for chunk in chunks) == ["a.py:1", "b.py", "c.py", "d.py"]
+    assert list(chunks_of_installation(files, messages_max=3)) == chunks[:3]
 
 
 def test_the_installation_gives_thousands_of_messages_in_the_same_order_twice() -> None:
