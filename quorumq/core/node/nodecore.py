@@ -189,7 +189,6 @@ class NodeCore:
         waited = bool(self.context.costly.lines)
         if state.timers and state.timers[0][0] <= now.mono:
             for timer in self.timers.take_due(now):
-                # Not all at once: a timer's message to this node may end what the next one sends a HOLD for.
                 self._absorb(self.timers.on_timer(timer, now), effects, now)
         for event in events:
             if self.stopped:

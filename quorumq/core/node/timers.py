@@ -55,7 +55,10 @@ class Timers:
         self.router = router
 
     def take_due(self, now: Now) -> list[Timer]:
-        """Take the timers that are due, but no more than one step has time for."""
+        """Take the timers that are due, but no more than one step has time for.
+
+        Each is carried out before the next one runs: a message to this node may end what that would send a HOLD for.
+        """
         timers = self.context.state.timers
         due: list[Timer] = []
         while timers and timers[0][0] <= now.mono and len(due) < TIMERS_PER_STEP:
