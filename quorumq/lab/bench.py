@@ -113,9 +113,9 @@ WORKLOADS: Final = (
         "backlog", Drain, 1_000_000,
         """Let very many messages wait, then consume them: rates by tenth, and what they take of a node's memory.
 
-        The rates of the last tenth are those of the first where a backlog costs nothing, and so is the processor time,
+        The rates of the last tenth are those of the first if a backlog costs nothing, and so is the processor time,
         which a slow disk does not change. In between one of the nodes is killed and started again. With --single each
-        message is a batch of its own, as where many producers publish now and then.
+        message is a batch of its own, as if many producers publish now and then.
         """,
         ("size", "producers", "consumers", "single"), {"tenths": True},
     ),
@@ -129,7 +129,7 @@ WORKLOADS: Final = (
     ),
     Workload(
         "sizes", Stream, 20_000,
-        """Stream messages of 100 bytes, 1 KiB, 10 KiB and 100 KiB: where a message costs what its bytes cost.
+        """Stream messages of 100 bytes, 1 KiB, 10 KiB and 100 KiB: the large ones cost what their bytes cost.
 
         Of messages above 1 KiB there are fewer, as many as make the same number of bytes.
         """,

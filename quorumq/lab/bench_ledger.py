@@ -56,7 +56,7 @@ class Payloads:
         return hashlib.blake2b(rest, digest_size=DIGEST_BYTES).digest() + rest
 
     def check(self, payload: bytes) -> Stamped:
-        """Return the fields of a payload; VerificationFailed unless it is byte for byte one that this run published."""
+        """Return the fields of a payload; VerificationFailed if this run did not publish exactly it."""
         if len(payload) != self.size:
             raise VerificationFailed(
                 f"a payload of {len(payload)} bytes was delivered: {self.size} were published"

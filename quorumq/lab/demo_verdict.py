@@ -176,7 +176,7 @@ class Account:
         return keys
 
     def strangers(self) -> list[MessageKey]:
-        """Return the messages that were delivered without having been published."""
+        """Return the messages that were delivered if no client published them."""
         return [key for key in self.deliveries if key not in self.tried]
 
 
@@ -299,7 +299,7 @@ class Tail:
     _offset: int = 0
 
     def read(self) -> list[Mapping[str, Any]]:
-        """Return the lines that were added since the last call. A line without its end waits for the next."""
+        """Return the lines that were added since the last call. If a line has no end yet, it waits for the next."""
         try:
             with self.path.open("rb") as file:
                 file.seek(self._offset)
