@@ -196,8 +196,10 @@ class Refused(NamedTuple):
 
 
 class HoldReply(NamedTuple):
-    """The votes on a HOLD. ``abstained``: in quarantine or not trusted. It counts neither for nor against.
+    """The votes on a HOLD.
 
+    ``abstained``: no vote on any message: the replica is in quarantine or not trusted, the ballot is above its durable
+    reserve, the group is paused, or there is an ``error``. The count of the round takes it as a vote against, as a NOK.
     ``tokens``: count of tokens that a limited group had here. If they do not suffice, no OK counts.
     Partition and group are included, so that a reply to a finished round still serves read repair.
     """
@@ -210,7 +212,9 @@ class HoldReply(NamedTuple):
     settled: tuple[SpanRecord, ...]
     not_due: tuple[NotDue, ...]
     refused: tuple[Refused, ...]
-    error: str  # "", "unknown-topic", "not-found" (deleted) or "wrong-epoch": nothing was looked at
+    # "", "unknown-topic", "not-found" (deleted), "wrong-epoch" or "stale-generation"; or the error of a refused STORE
+    # that the HOLD was piggybacked on. Nothing was looked at.
+    error: str
     known: Starts
     tokens: float | None = None
 
