@@ -88,7 +88,7 @@ class Round:
         return bits.bit_count() >= self.majority
 
     def is_read(self, bits: int) -> bool:
-        """Return True if one of these members is in every majority."""
+        """Return True if every majority has at least one of these members."""
         return bits.bit_count() > len(self.members) - self.majority
 
     def is_counted(self, bits: int, node: NodeId) -> bool:

@@ -2,10 +2,10 @@
 
 A directory that was wiped, or brought back from a backup, may lack tombstones that were promised from another copy of
 it. So nothing that this node answers may count before it knows everything that a majority with its old votes can
-have decided (docs/protocol.md, RECOVERY). Each `RF - majority + 1` other replicas include a member of every such
-majority but us; each majority of the node list is met by `nodes - majority + 1` others, who have the registers.
-A peer answers after HELLO made our new incarnation durable there: what it decides later, it decides with
-a reply that supersedes our old votes.
+have decided (docs/protocol.md, RECOVERY). Any `RF - majority + 1` other replicas have a member, besides us, of every
+such majority. Any `voters - majority + 1` other voters have one of every majority that wrote a register.
+A peer answers after HELLO made our new incarnation durable there. A later decision supersedes our old votes: the peer's
+reply names our new incarnation.
 
 Everything is asked for in requests with a number of their own, repeated until answered; chunks are merged as they
 come, since merging never harms. Payload is not part of it: once the node is trusted, anti-entropy brings that.
@@ -72,7 +72,7 @@ class Resync:
     # --------------------------------------------------------------------- what is needed
 
     def missing(self, context: Context) -> list[str]:
-        """Return the answers still missing, for people; empty once the node is trusted again."""
+        """Return the answers still missing, in words for people. The node may be trusted again once there are none."""
         lacks: list[str] = []
         cluster = context.catalogue.cluster
         lacking = self.lacking(context, cluster.voters, None)
@@ -120,9 +120,9 @@ class Resync:
         return min(lacking, sum(node in self.survivors for node in silent)) if self.survivors else lacking
 
     def needed(self, size: int) -> int:
-        """Return how many of the ``size - 1`` others must report what they have.
+        """Return how many of the ``size - 1`` others must report what they have, if this node is one of ``size``.
 
-        A node that is none of them hears a majority: two resyncs of it have one of them in common.
+        If it is none of them, it needs a majority instead (`lacking`), so two resyncs of it have one of them in common.
         """
         return min(size - majority_of(size) + 1, size - 1)
 

@@ -1,18 +1,28 @@
 """Trust in a node's data directory: it is trusted if it still holds everything that the node ever promised to others.
 
-A directory is not trusted if it is new, may be an old copy, or lacks something according to a peer. What the node
-answers from it counts only once the others have answered (docs/protocol.md, RECOVERY; core/recovery/resync.py).
+A directory is not trusted if it is new, may be an old copy, or lacks something according to a peer. The node's answers
+from it count only once the others have answered (docs/protocol.md, RECOVERY; core/recovery/resync.py).
 
-A node that starts becomes trusted in these steps:
+At a start, `Replay` reads the journal and gives `Trust.replay` the records of the directory. Then `Trust.begin` decides
+in which of four ways the node becomes trusted:
 
-1. `Trust.begin` reads from the journal if the directory was trusted before, and lies where it lay. If so, the node is
-   trusted at once.
-2. When a link comes up, `Trust.compare` compares the starts and the position that the peer knows with the directory.
-3. If nothing is missing, `Trust.hear` counts the peer. If every other node was counted, `Trusted` is persisted.
-4. If something is missing, `Trust.lose` persists `TrustLost`. The node begins again above all known starts, and
-   `Resync` asks the others. When no answer is missing, `Trust.end_resync` persists `Trusted`.
-5. `Trust.on_trusted` counts the node's answers from then on. After a resync it begins a quarantine, which
-   partition/hold_recovery.py may end early.
+- Intact: it was trusted before, and lies where it lay, or an operator says that it is the newest. It is trusted at
+  once, also after a crash.
+- New: the journal has no record of trust. `Trust.hear` counts each peer whose link comes up. Once every other node was
+  counted, `Trusted` is persisted.
+- Moved: it was trusted before, and lies elsewhere, so it may be an old copy. It is confirmed as a new one is.
+- Lost: the journal has a `TrustLost`, or the node was added to the cluster. `Resync` asks the others. When no answer is
+  missing, `Trust.end_resync` persists `Trusted`.
+
+Once that `Trusted` is durable, `Trust.on_trusted` has the node's answers count. A node without others asks none.
+
+Whichever way it is, `Trust.compare` compares the starts and the position that a peer knows with the directory, each
+time a link comes up. If something is missing, `Trust.lose` persists `TrustLost`, and the node restarts above all known
+starts: the directory is a lost one.
+
+Quarantine is another matter: it is about forgotten holds. `Replay.state` begins it for a directory that was trusted
+before, unless its last start stopped cleanly, and `Trust.on_trusted` after a resync. partition/hold_recovery.py may end
+it early.
 """
 
 from __future__ import annotations
@@ -62,9 +72,10 @@ class Trust:
         moved: True if it may be an old copy: no vote until every other node has confirmed that it is the newest.
         resync: the resync in progress; None if none is needed.
         above: start count up to which missing starts are covered by an earlier resync.
-        is_written: True if the record of trust is on its way to the disk.
+        is_written: True if the record of trust is on its way to the disk, and not durable yet.
         lost: True if trust was lost in this start: the node is silent, and restarts once TrustLost is durable.
         min_ballot: minimum ballot that takes effect when the resync ends.
+        joined: slots that this node votes in from the end of the resync on, with the layouts since which it has them.
         confirmed_by: peers that know no other directory of this node.
     """
 
@@ -121,7 +132,10 @@ class Trust:
         return bool(self.location) and known is not None and known.location != self.location
 
     def begin(self, start_count: int, *, newest: bool) -> tuple[int, bool]:
-        """Return the start to begin above, and True if the directory is trusted now: the journal is read.
+        """Decide how the directory becomes trusted, once the journal is replayed.
+
+        Returns:
+            the start to begin above, and True if the directory is trusted at once.
 
         Args:
             start_count: count of starts that the journal has seen.
@@ -248,7 +262,7 @@ class Trust:
         return [Persist((r.Reserved(reserve), *absent, r.Trusted(self.declared), *slots), done)]
 
     def on_trusted(self, context: Context, now: Now) -> bool:
-        """Count this node's answers from now on. Return True if a resync ended, which starts a quarantine.
+        """Have this node's answers count from now on. Return True if a resync ended, which starts a quarantine.
 
         A node that was added and was never trusted needs none: it has granted no hold. One that lost trust while the
         record was on its way to the disk is about to restart.
