@@ -96,7 +96,7 @@ class Journal(Protocol):
         """Append records and return their ticket; without records, the ticket of the last one."""
 
     def drop(self, numbers: tuple[int, ...]) -> None:
-        """Drop the bytes of batches."""
+        """Mark batches as dropped. Their bytes are freed later."""
 
     def begin_sync(self, here: bool) -> None:
         """Make everything appended durable, then call `Driver.synced`.

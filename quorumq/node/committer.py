@@ -174,7 +174,7 @@ class Committer:
     # ----------------------------------------------------------------------- segments
 
     def roll_if_due(self) -> None:
-        """Begin another segment if this one is full. Nothing may stand behind a clean stop."""
+        """Begin another segment if it is time for it (`Log.should_roll`). Nothing may stand behind a clean stop."""
         if not self.shell.silent and not self.store.rolling and self.store.should_roll:
             self.roll()
 

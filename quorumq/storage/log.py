@@ -208,8 +208,8 @@ class Log:
 
     @property
     def should_roll(self) -> bool:
-        """True if it is time for `Journal.roll`: nothing was written yet, the segment is full, or a new one lets enough
-        old ones go; and the disk has room for its snapshot.
+        """True if it is time for `Journal.roll`: nothing was written yet, or a resync has made the directory trusted;
+        or the segment is full, or a new one lets enough old ones go, and the disk has room for its snapshot.
 
         Within the reserve, segments roll earlier. Without publishes they have small records alone, most of them
         superseded by the next snapshot, so the following roll deletes the segment: acks never fill a disk.

@@ -64,20 +64,22 @@ class SendStored(NamedTuple):
 
 
 class DropBatches(NamedTuple):
-    """Drop the bytes of these stored batches, because no group needs them any more.
+    """Mark these stored batches as dropped: they are not needed here any more. The journal frees their bytes later.
+
+    Why: no group needs them, their topic was deleted, their partition was moved away, or the journal has their content
+    elsewhere (damaged batches whose messages came back; pages of deleted names that newer pages replace).
 
     It follows the Persist of the record that justifies it, and no later effect reads these batches. Once it is
     durable, a start replays none of them. A crash before that brings them back, so the record lists the batches that
-    it voids
-    (a replay gives all batches after all other records). No number of a batch is used twice in a directory: before its
-    first step, the driver raises `NodeState.next_batch` above every number that was ever used.
+    it voids (a replay gives all batches after all other records). No number of a batch is used twice in a directory:
+    before its first step, the driver raises `NodeState.next_batch` above every number that was ever used.
     """
 
     numbers: tuple[int, ...]
 
 
 class Stop(NamedTuple):
-    """End this node, because it is not trusted or was superseded: say why and exit."""
+    """End this node, because a peer has the same node id: say why and exit."""
 
     reason: str
 

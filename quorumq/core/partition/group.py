@@ -56,7 +56,7 @@ class Changes:
         delays: set, with the seconds left, for DelaysSet.
         gained: the groups to which more is available than before.
         wakes: messages that become available by themselves, with the time and the group.
-        idle: batches without available messages, for RECLAIM to examine.
+        idle: batches without available messages: the views queue them for RECLAIM.
     """
 
     __slots__ = ("counted", "delays", "gained", "idle", "records", "wakes")

@@ -2,13 +2,17 @@
 
 Disk space comes back in these steps:
 
-1. An ACK leaves a batch without available messages (`GroupView.idle`), and `Views.finish` queues it for RECLAIM.
-2. A timer sweeps (`Upkeep.reclaim`). A batch that no group needs is settled from then on.
-3. Once a majority has listed its groups after that, and retention is over, `drop` returns a `Reclaimed` record and
-   `DropBatches`.
-4. `Journal.drop` notes the batch as dropped. A segment without live batches is obsolete.
-5. `Journal.compact` copies the live batches of sparse segments, a little after each fsync.
-6. The next roll deletes the files of obsolete segments, once its own segment is durable.
+1. A rule, such as that of ACK or HOLD, leaves a batch without available messages. `GroupView.apply` lists it in
+   `Changes.idle`, and `Views.finish` queues it (`Views.to_reclaim`).
+2. A timer sweeps (`Upkeep.reclaim`, `Reclaim.sweep`), and notes the queued batches that no group needs.
+3. Once a majority has listed its groups after that, and retention is over, `Reclaim.drop` returns a `Reclaimed` record
+   and `DropBatches`.
+4. `Journal.drop` appends a `BatchesDropped`, and counts one live batch less in each batch's segment.
+5. After each fsync the node begins a new segment if it is time for it (`Log.should_roll`): the current one is full,
+   enough older ones are without live batches, or the disk has little space. Then `Journal.compact` copies some live
+   batches of sparse segments.
+6. `Segments.begin` makes the segments without live batches obsolete. `Writer.begin` deletes their files once the new
+   segment is durable.
 """
 
 from __future__ import annotations
@@ -42,7 +46,11 @@ class Reclaim(PartitionComponent):
         self.more = False
 
     def is_settled(self, batch: StoredBatch) -> bool:
-        """Return True if no group needs the batch: each has a tombstone for each message, or begins after it."""
+        """Return True if there is a group, and none needs the batch, which is durable.
+
+        A group does not need it if it has a tombstone for each message, or begins after it, and has no hold and no dead
+        letter in it.
+        """
         node, readers = self.node, self.views.sources()
         if not readers or not batch.durable:
             return False
@@ -61,7 +69,7 @@ class Reclaim(PartitionComponent):
         return True
 
     def sweep(self, now: Now) -> None:
-        """Look at the batches with newly settled messages; note those that no group needs, and since when.
+        """Look at the queued batches; note those that no group needs, and since when.
 
         It ends when the step has used up its share of such work (`reclaims_left` of the node's state).
         """

@@ -48,7 +48,7 @@ class Views:
         max_deliveries: the topic's limit of deliveries.
         groups: the views by the group's name, those of dead letters among them.
         over: views of deleted groups, which only keep holds.
-        to_reclaim: batches with messages that were settled since RECLAIM last looked.
+        to_reclaim: batches that RECLAIM is to look at, because they may not be needed any more.
         unmade: groups of this partition whose views are still to be made.
         doubted: group ("": all) and session whose reclaimed messages may be wanted, and the number to go on from.
     """

@@ -272,5 +272,5 @@ def discarded(replica: Replica) -> list[Effect]:
 
 
 def drop_batches(numbers: list[int]) -> list[Effect]:
-    """Drop these batches, in chunks of bounded size, because no group needs them any more."""
+    """Drop these batches, in chunks of bounded size. The caller gives the reason, as in `DropBatches`."""
     return [DropBatches(chunk) for chunk in chunks_of(numbers, DROPPED_MAX)]
