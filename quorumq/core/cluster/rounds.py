@@ -76,7 +76,10 @@ class Round:
         return bits
 
     def is_superseded(self, state: NodeState, sender: NodeId, incarnation: Incarnation) -> bool:
-        """Return True if a newer start of ``sender`` is known than the one that answered."""
+        """Return True if a newer start of ``sender`` is known than the one that answered.
+
+        Why a method: the simulator leaves this rule out.
+        """
         return state.superseded(sender, incarnation)
 
     @property

@@ -1,8 +1,7 @@
 """One start of a node: its own state, and its knowledge of its peers.
 
-Replicas and coordinators of one node share this object. It answers a question that every vote depends on: does a
-reply come from an incarnation that is known to be superseded? The other one, may this replica vote at all, is the
-replica's (quarantine) and this node's (trust).
+Replicas and coordinators of one node share this object. It knows which incarnations are superseded, so that their
+replies do not count, and if this node is trusted. Quarantine is the replica's (core/partition/replica.py).
 """
 
 from __future__ import annotations
@@ -412,7 +411,8 @@ class NodeState:
     # ---------------------------------------------------------------- releases
 
     def owe_release(self, peer: NodeId, released: Released, now: Now) -> None:
-        """Remember to repeat ``released`` in front of the next HOLD to ``peer``; bounded, as it is a courtesy."""
+        """Remember to repeat ``released`` in front of the next HOLD to ``peer``, until it confirms or no such hold can
+        be live. Beyond 1,000 none is added, as it is a courtesy."""
         owed = self.unconfirmed.setdefault(peer, {})
         if len(owed) < 1000:
             owed[released] = now.mono + self.config.hold_time_max

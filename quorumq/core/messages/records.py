@@ -284,9 +284,10 @@ class MemoryAtStop(NamedTuple):
 class CleanStopped(NamedTuple):
     """The very last record of a clean stop; counts only there, and only for the incarnation it names.
 
-    ``holds`` and ``memory`` are those of the replicas that were out of quarantine. Where some were not yet, or still
-    could have come into being in it, ``quarantine_s`` is how many seconds of it were left, ``recovered`` the others.
-    A group without memory has too much of it: what was granted is known to be below the reserve, and no more.
+    ``holds`` and ``memory`` are of the replicas that were out of quarantine. ``quarantine_s``: seconds until the last
+    quarantine would have ended, 0 if none was left. The next start begins with it, but for the replicas in
+    ``recovered``, which were in none. ``memory`` leaves out groups with too many ballots: it is only known of these
+    that every granted ballot is at or below the reserve.
     """
 
     incarnation: Incarnation

@@ -1,10 +1,15 @@
 """A node's votes: requests of a quorum go to the replica that they are about, or are refused.
 
-Three gates decide if a vote counts:
+These gates decide if a vote is cast:
 
-- trust, of the node (`NodeState.trusted`): every request needs it;
+- trust, of the node (`NodeState.trusted`) and of its slot (`Replica.is_trusted`): every request needs it;
+- epoch, of the replica set (`Voter.is_refused`): it is that of the layout that the replica has adopted;
 - quarantine, of the replica (`Replica.may_vote`): HOLD and EXTEND need it to be over;
-- the reserve of the clock, for a ballot (`Replica.abstains`): a HOLD needs a ballot at or below what is durable.
+- the reserve of the clock, for a ballot (`Replica.abstains`): a HOLD needs a ballot at or below what is durable;
+- the group: a paused one gets no holds (`GroupView.paused`), and a stale generation is refused (`Replica.is_stale`).
+
+Whether a vote counts that was cast is the coordinator's question: not if a later start of its sender is known
+(`Round.valid`).
 """
 
 from __future__ import annotations
@@ -179,7 +184,10 @@ class Voter:
         return [*effects, Send(sender, m.StoreReply(message.round, problems, m.NO_STARTS, votes=votes))]
 
     def is_refused(self, message: Asked) -> bool:
-        """Return True if a question or write of another layout than the adopted one is refused: it does not count."""
+        """Return True: a question or write in another layout than the adopted one is refused.
+
+        Why a method: the simulator leaves this rule out.
+        """
         return True
 
     def on_piggybacked(

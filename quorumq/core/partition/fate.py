@@ -2,7 +2,7 @@
 
 Every rule is a pure function of one message; there is no span, no loop and no replica here:
 
-    rule(record, lease, ballots, facts, ask) -> (record, lease, ballots, answer)
+    rule(record, lease, ballots, context, ask) -> (record, lease, ballots, answer)
 
 `GroupView.apply` lifts a rule to runs of messages that share all of this. A rule that changes nothing returns the
 same object: `apply` detects changes by identity. The state of a message is split by its lifetime:
@@ -182,7 +182,7 @@ def is_above(ballot: Stamp, ballots: Ballots, context: RuleContext) -> bool:
 
 
 def may_replace(held: Held, owner: Owner) -> bool:
-    """Return False: a hold is never replaced, however high the ballot is."""
+    """Return False: a hold is never replaced, however high the ballot is. The simulator leaves this rule out."""
     return False
 
 

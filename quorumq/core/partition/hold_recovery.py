@@ -80,7 +80,7 @@ class HoldRecovery:
         self._reported: dict[PartitionId, list[Reported]] = {}
 
     def want(self, replica: Replica, now: Now) -> None:
-        """If ``replica``, just made or moved, is in quarantine and has others to ask, ask them from now on.
+        """Note whose holds ``replica``, just made or moved, needs if it is in quarantine. `ask` sends the questions.
 
         Earlier answers are dropped: they are of members of another set.
         """

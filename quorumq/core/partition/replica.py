@@ -101,6 +101,7 @@ class Replica:
         self.learning = Learning(self.batches, self.views)
         self.recall = Recall(self.closing)
         earlier = node.earlier
+        # No earlier start has voted in a partition that it did not know (docs/protocol.md, RECOVERY, (c)).
         new = earlier is not None and (topic.id not in earlier or partition.number >= earlier[topic.id])
         self.quarantine_until = 0.0 if new else node.quarantine_until
         self.registered_by = node.registers_put
@@ -158,16 +159,17 @@ class Replica:
         self.views.limit_deliveries(topic.max_deliveries, now)
 
     def may_vote(self, now: Now) -> bool:
-        """Return True if this replica may grant and coordinate holds: trusted, and without forgotten grants."""
+        """Return True if this replica may grant and coordinate holds: trusted, and out of quarantine."""
         trusted = self.node.trusted and self.is_trusted
+        # The comparison saves a call. The simulator replaces the method.
         return trusted and (now.mono >= self.quarantine_until or not self.in_quarantine(now))
 
     def in_quarantine(self, now: Now) -> bool:
-        """Return True if a hold granted before this start may be live and unknown here (docs/protocol.md, RECOVERY)."""
+        """Return True while an unknown hold may be live: of an earlier start, or of the node that had the slot."""
         return now.mono < self.quarantine_until
 
     def end_quarantine(self, reported: Iterable[Reported], now: Now) -> None:
-        """Keep the union of the holds that all other replicas have reported, and vote from now on."""
+        """Vote from now on, with the union of the reported holds: none, if a clean stop kept this replica's own."""
         self.recall.learn_holds(reported, now)
         self.quarantine_until = now.mono
         self.former = ()

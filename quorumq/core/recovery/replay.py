@@ -309,8 +309,9 @@ def at_stop(context: Context, now: Now) -> list[tuple[r.JournalRecord, ...]]:
 def clean_stop(context: Context, now: Now) -> r.CleanStopped:
     """Return the holds and ballots that this start keeps for the next one.
 
-    It speaks for no replica in quarantine: holds granted before this start may be live and is not in its table.
-    Nor, while it lasts, for one that we have no record of yet: its register may have been lost by a crash.
+    It speaks for no replica in quarantine: holds that were granted before this start may be live, and are unknown here.
+    While the node's quarantine lasts, it speaks for no partition without a replica here either: a crash may have lost
+    the topic's register.
     """
     trusted = [replica for replica in context.replicas.values() if replica.is_trusted]
     trusted += [replica for replica in context.sources.values() if replica.trusted_since]
