@@ -1,7 +1,7 @@
 """Counts of records in data directories: this node's own, which it reports, and those that its peers reported.
 
 A node that finds fewer records than it once told a peer has an older copy of its directory (docs/protocol.md,
-RECOVERY). So it reports its count of durable records with each promise, and each peer writes that count down.
+RECOVERY). So it reports its count of durable records with STORED, TOMBED and heartbeats, and each peer journals it.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Why a table by kind of record: a limit that another type of request can bypass is no limit. Every new type of record
 has to be classified here (`tests/core/test_diskroom.py`). Records that make space, and those of a start, are written
-as long as
-anything can be. Records that only add to the disk stop first.
+as long as anything can be. Records that only add to the disk stop first.
 """
 
 from __future__ import annotations

@@ -128,8 +128,7 @@ class Hold(NamedTuple):
     """HOLD: grant these messages to their owner (sender, incarnation, ``ballot``) for ``hold_time`` seconds.
 
     ``released``: earlier RELEASEs that this replica has not confirmed, to be applied before the HOLD. ``parked`` says
-    whether the sender has another FETCH parked for the group: a hint, as in a
-    Heartbeat.
+    whether the sender has another FETCH parked for the group: a hint, as in a Heartbeat.
     """
 
     round: int

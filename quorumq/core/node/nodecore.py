@@ -583,7 +583,7 @@ class NodeCore:
             effects += self._on_reply(sender, incarnation, message.votes, now)  # type: ignore[union-attr]
         return effects
 
-    # -------------------------------------------------------- journal and facts
+    # ------------------------------------------------------- journal and status
 
     def snapshot(self, now: Now) -> list[r.JournalRecord]:
         """Return everything durable but the batches, for the head of a journal segment."""

@@ -1,4 +1,4 @@
-"""A node's regular work: heartbeats, anti-entropy with a peer, RECLAIM."""
+"""A node's regular work: heartbeats, anti-entropy with a peer, RECLAIM, burial and the steps of layouts."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ class Upkeep:
         for partition in remaining:
             replica = self.context.replicas.get(partition)
             if replica is None:
-                continue  # its topic was deleted meanwhile
+                continue  # its topic was deleted, or the partition moved away, meanwhile
             yield partition, replica
             if is_over():
                 break
@@ -162,7 +162,8 @@ class Upkeep:
     # --------------------------------------------------------------------- RECLAIM
 
     def reclaim(self, now: Now) -> list[Effect]:
-        """Drop the payload that no group needs, bury dying messages, and have the sources here released."""
+        """Do the regular work on partitions: drop payload that no group needs, bury dying messages, take the steps of
+        layouts of topics and of the cluster, and ask other slots which of the messages here they lack."""
         context = self.context
         context.state.reclaiming.update(dict.fromkeys(context.replicas))
         effects = self.go_on_reclaiming(now) + bury(context, now)

@@ -1,7 +1,6 @@
 """Interface between a coordinator and the node that it runs on.
 
-It also applies changes of registers: replicas of a topic are created and dropped, and its requests end with it.
-Requests, rounds and replicas of a deleted topic end in the step that learns of the deletion.
+It also applies changes of registers: replicas are made; those of a deleted topic end at once, and so do its requests.
 """
 
 from __future__ import annotations
@@ -284,9 +283,10 @@ class Context(Placing):
     # ----------------------------------------------------------------- giving holds back
 
     def free(self, released: Iterable[m.Released], now: Now) -> list[Effect]:
-        """Remove our holds (RELEASE or LEAVE), and repeat it to all other replicas until they confirm.
+        """Remove our holds (RELEASE or LEAVE) here, and send that to all other replicas.
 
-        A node that has left the set hears it, too: it tells the new slot which holds it has granted.
+        Until a member confirms, it gets it again with our next HOLD (`NodeState.owe_release`). A node that has left the
+        set hears it, too: it tells the new slot which holds it has granted.
         """
         others: dict[NodeId, list[m.Released]] = {}
         for item in released:

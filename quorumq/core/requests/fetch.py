@@ -1,8 +1,7 @@
 """FETCH: win a majority hold on the oldest available messages, and deliver them.
 
-Why a file of its own: a message is given to a consumer here, so the coordinator's side could break exclusivity
-here. The clock of a hold starts before anything is sent. A message is won only with our own vote. Hold, record and
-deadline are looked at again in the step that replies.
+Three rules keep a message exclusive on the coordinator's side. The clock of a hold starts before anything is sent. A
+message is won only with our own vote. Hold, record and deadline are looked at again in the step that replies.
 
 A FETCH loops over rounds: choose messages (core/partition), grant them here, send HOLD to the other replicas, count
 votes. Then it answers, tries again after a random pause, or parks until something becomes available. Lost messages are
@@ -92,7 +91,7 @@ class FetchCoordinator(GroupReader):
             if self._satisfied() or (over and self.won):
                 return effects + self.answer(context, now)
             answers = over and (self.tried or self.unregistered or self.unanswered)
-            # The rest of a short pause is the client's; after a long one it is to ask again, and not at once.
+            # A client that got nothing asks again at once: a pause is waited out here, but for its last 20 ms.
             wait = self.park_until if self.unregistered else self.look_at
             if now.mono < wait - (BACKOFF_S[1] if answers else 0.0):
                 return effects

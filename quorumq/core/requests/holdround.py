@@ -2,8 +2,9 @@
 
 A HOLD is won in these steps:
 
-1. `FetchCoordinator._hold` starts the clock, grants the chosen messages at this node's replica, and sends HOLD to the
-   other replicas.
+1. `FetchCoordinator.open_hold` starts the clock. `FetchCoordinator._hold` grants the chosen messages at this node's
+   replica, and sends HOLD to the others. A HOLD that is piggybacked on a STORE has all replicas vote with STORED
+   (`piggyback.piggyback_hold`).
 2. Each replica decides its vote on each message by `fate.on_hold`, and answers with a `HoldReply`. docs/protocol.md
    calls its parts OK (`Granted`), TOMB (`SpanRecord`), NOK (`Refused`), NOT_DUE (`NotDue`) and ABSTAIN (`abstained`).
 3. `HoldRound.count` adds the votes of one reply. `HoldRound.atoms` returns the messages in runs of equal votes.
@@ -226,7 +227,10 @@ class HoldRound(Round):
         )
 
     def is_expired(self, expired: int) -> bool:
-        """Return True if a majority of the clocks says that the message's time to live is over."""
+        """Return True if a majority of the clocks says that the message's time to live is over.
+
+        Why a method: the simulator leaves this rule out.
+        """
         return self.is_majority(expired)
 
 

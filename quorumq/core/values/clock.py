@@ -16,7 +16,8 @@ RESERVE_STEP = 60_000 << 16
 """Distance in stamps by which a reserve is journalled ahead: one minute."""
 HALF_STEP = RESERVE_STEP // 2
 TOKEN_RESERVE = -(1 << 62)
-"""Tokens from here up to 0 name a reserve: the token is TOKEN_RESERVE + the time reserved >> 16."""
+"""The least token that names a reserve: that token is TOKEN_RESERVE + (the time reserved >> 16). Those of completions
+are above all of them (core/requests/placing.py)."""
 
 
 class HybridClock:
