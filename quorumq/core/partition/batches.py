@@ -56,7 +56,7 @@ class Batches:
         members: the replica set, of ``epoch``.
         keepers: the nodes that may have payload, this one included: the set, and those that left and keep theirs.
         partners: the nodes whose contents are compared, this one included: the set, and those that copy its payload.
-        order: their keys, oldest first.
+        order: keys of the stored batches, oldest first.
         with_ttl: number of batches that have a time to live of their own.
         refused: True if STOREs of a later layout than the adopted one were refused.
         pulling_all_until: time until which all that a peer has is pulled at once: STOREs were refused here before.
@@ -251,9 +251,9 @@ class Batches:
             self._count_names(part, 1)
 
     def pack(self) -> None:
-        """Pack the older half of the fresh batches together, which is cheap for each. Most batches are dropped before
+        """Pack the older half of the fresh batches together, which is cheap for each.
 
-        that. One that may still change stays fresh.
+        Most batches are dropped before that. One that may still change stays fresh.
         """
         settled: list[StoredBatch] = []
         for number in list(self.fresh)[: len(self.fresh) - self.node.config.packed_above // 2]:
@@ -287,9 +287,9 @@ class Batches:
         return back
 
     def load_damaged(self, record: BatchStored, now: Now) -> None:
-        """Note that a start found this batch damaged: messages that no other batch has become absent. It is called
+        """Note that a start found this batch damaged: messages that no other batch has become absent.
 
-        after the rest of the journal was replayed.
+        It is called after the rest of the journal was replayed.
         """
         lost = [
             part
@@ -409,9 +409,9 @@ class Batches:
     # ------------------------------------------------------------- due and ages
 
     def doubt(self, batch: StoredBatch, ttl_s: float) -> None:
-        """Mark the age of a batch from a peer as uncertain, and count it from now until enough peers have reported an
+        """Mark the age of a batch from a peer as uncertain, and count it from now until enough peers have reported one.
 
-        age. Otherwise one wrong clock could reach a majority through the replicas that copied it.
+        Otherwise one wrong clock could reach a majority through the replicas that copied it.
         """
         if batch.header.delay_ms or batch.header.ttl_ms or ttl_s:
             self.uncertain[batch.number] = {}

@@ -153,10 +153,10 @@ class GroupView:
     ) -> list[tuple[Span, Any]]:
         """Apply ``rule`` to each message of ``span``; return its answers, equal neighbours joined.
 
-        The messages that may be available now, and could not before, are worked out again if something changed.
+        If something changed, it is worked out again which of the messages are available.
 
         Args:
-            span: messages that share all facts.
+            span: messages with one context: of one batch, or of none.
             rule: a rule of core/partition/fate.py; None if only the available messages are to be worked out.
             context: the rule's inputs.
             changes: receives the changes that the rule made.

@@ -44,9 +44,9 @@ def page_of(batches: Batches, view: GroupView, request: PeekRequest, now: Now) -
     """PEEK: return a page of what this replica sees, oldest first, holding nothing and counting nothing.
 
     A page ends at its limit, at a megabyte of dead letters, with bodies at the bytes of one answer, or after many
-    batches or runs with nothing to show. The
-    cursor says at which record of a batch to go on. If that batch was reclaimed meanwhile, it goes on from the
-    beginning: a message that is shown twice is recognized by its id, and nothing is left out.
+    batches or runs with nothing to show. The cursor says at which record of a batch to go on. If that batch was
+    reclaimed meanwhile, it goes on from the beginning: a message that is shown twice is recognized by its id, and
+    nothing is left out.
     """
     items: list[Peeked] = []
     if request.follow and request.cursor[0] < 0:

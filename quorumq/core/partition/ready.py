@@ -36,7 +36,7 @@ class ReadyMessages:
 
     @property
     def oldest_ms(self) -> int | None:
-        """Return when the oldest batch with ready messages was made, by this node's clock; None if none does."""
+        """Return when the oldest batch with ready messages was made, by this node's clock; None if there is none."""
         row = self.batches.first()
         return row[0] if row is not None else None
 

@@ -260,10 +260,8 @@ class Views:
             self.node.put_off(self.partition)
 
     def catch_up(self, view: GroupView, now: Now) -> None:
-        """Go on with a group's backfill, as far as this step has time. A group that skips its backlog begins after
-
-        the skip.
-        """
+        """Go on with a group's backfill, as far as this step has time. A group that skips its backlog waits for the end
+        of the skip."""
         backfill = view.backfill if not view.home.skipping else None
         while backfill is not None:
             for key in self.batches.order.onward(backfill.key):

@@ -1,10 +1,9 @@
 """A node that is new in a partition's replica set learns the promises of its slot, and begins to vote.
 
 Its slot was another node's, whose votes may have decided something; or it was added to a set whose requests had fewer
-votes than they need now. So it hears `n - majority + 1` slots of the set
-before, the one that left included, or as many others of the present set. Each of them has adopted the new layout
-before it answers. One of them knows each request that completed before that; later ones complete without this slot's
-vote (docs/layouts.md, LAYOUTS).
+votes than they need now. So it hears `n - majority + 1` slots of the set before, the one that left included, or as many
+others of the present set. Each of them has adopted the new layout before it answers. One of them knows each request
+that completed before that; later ones complete without this slot's vote (docs/layouts.md, LAYOUTS).
 """
 
 from __future__ import annotations

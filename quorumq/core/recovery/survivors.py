@@ -7,8 +7,7 @@ each of them goes on with what all survivors tell (core/recovery/resync.py), and
 It is not a decision of the cluster, so it needs no majority: it is a statement about directories that are gone, told
 to the nodes that have new ones. What it rests on is asked of every node of the list first: every node answers, is
 either trusted or resyncing, and has durably seen the newest start of every resyncing node. So no directory is counted
-as lost
-that a node may still vote with (two nodes that are merely cut off make no second cluster), and no vote of a
+as lost that a node may still vote with (two nodes that are merely cut off make no second cluster), and no vote of a
 lost one counts any more, wherever it comes from. A learner's survivors last as long as its start, and it still hears
 every survivor; so two declarations at once, or half a one, do no harm (docs/protocol.md, RECOVERY).
 """

@@ -1,9 +1,9 @@
 """Pausing, resuming and limiting a group: fields of its register that go to their last writer.
 
 Each is promised (core/requests/promising.py), then written as a register of a change is
-(core/requests/registration.py). From the OK of a pause on a majority of
-each replica set refuses HOLDs of the group, so no FETCH that begins later wins a message. From that of a limit on each
-majority has a member that counts the group's tokens.
+(core/requests/registration.py). From the OK of a pause on, a majority of each replica set refuses HOLDs of the group,
+so no FETCH that begins later wins a message. From that of a limit on, each majority has a member that counts the
+group's tokens.
 """
 
 from __future__ import annotations

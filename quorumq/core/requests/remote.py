@@ -2,9 +2,8 @@
 
 Any node serves any client. A HOLD is coordinated by a replica, because its own vote and its own record are part of
 winning; so a node that has no replica of a partition, or is in quarantine, asks one that can, and passes on what that
-one won. The other node owns the holds, and has checked record, hold and deadline in the step that answered. This
-module decides nothing about holds; only sub-fetches are opened, limits divided,
-and what cannot be used is given back.
+one won. The other node owns the holds, and has checked record, hold and deadline in the step that answered. This module
+decides nothing about holds; only sub-fetches are opened, limits divided, and messages given back that cannot be used.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Nodes whose payload is copied: those that left a partition's replica set, and slots while there are learners.
 
-A source asks each slot which of its messages that one lacks, and each slot pulls these. Once
-every slot, trusted in the set, lacks nothing, the source has a layout chosen that releases it
-(core/requests/layout_steps.py). Slots ask learners so, too, and again in every interval, because a
-learner may lose its disk before it gets a slot (core/cluster/raising.py).
+A source asks each slot which of its messages that one lacks, and each slot pulls these. Once every slot, trusted in the
+set, lacks nothing, the source has a layout chosen that releases it (core/requests/layout_steps.py). Slots ask learners
+so, too, and again in every interval, because a learner may lose its disk before it gets a slot
+(core/cluster/raising.py).
 """
 
 from __future__ import annotations
