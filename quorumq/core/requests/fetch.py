@@ -84,9 +84,9 @@ class FetchCoordinator(GroupReader):
         effects: list[Effect] = []
         while not (self.done or self.rounds or self.awaited):
             effects += self._set_apart(context, now)
-            for partition in self.partitions:
-                if not context.replicas[partition].may_vote(now):
-                    return effects + self._refuse(context, now)
+            for replica in map(context.replicas.__getitem__, self.partitions):
+                if not replica.may_vote(now):
+                    return effects + self._refuse(context, replica, now)
             over = now.mono >= min(self.park_until, self.held_until)
             if self._satisfied() or (over and self.won):
                 return effects + self.answer(context, now)
@@ -591,9 +591,9 @@ class FetchCoordinator(GroupReader):
                 held.append(m.Released(each.partition, group, each.owner, tuple(each.pending.items())))
         return held
 
-    def _refuse(self, context: Context, now: Now) -> list[Effect]:
-        """Refuse, in quarantine or not trusted: another node can serve this at once."""
-        if self.won:
-            return self.on_gone(context, now)
-        detail = f"node {context.state.me} is in quarantine for {context.quarantine_left(now):.1f} s: ask another node"
-        return self.fail(context, Code.TOO_FEW_REPLICAS, detail, 1)
+    def _refuse(self, context: Context, replica: Replica, now: Now) -> list[Effect]:
+        """Give all back and refuse, as our replica may not vote now: another node can serve this at once."""
+        trusted = context.state.trusted and replica.is_trusted
+        why = f"in quarantine for {context.quarantine_left(now):.1f} s" if trusted else "not trusted yet"
+        detail = f"node {context.state.me} is {why}: ask another node"
+        return context.free(self._held(), now) + self.fail(context, Code.TOO_FEW_REPLICAS, detail, 1)
