@@ -53,7 +53,7 @@ class Sightings:
         elif kind is HoldReply:
             if message.abstained and not message.error:  # type: ignore[union-attr]
                 world.saw("a replica in quarantine abstained")
-            if message.settled:  # type: ignore[union-attr]
+            if message.tombs:  # type: ignore[union-attr]
                 world.saw("read repair fired")
             if any(item.ballot == STAMP_ZERO for item in message.not_due):  # type: ignore[union-attr]
                 world.saw("a HOLD asked for what was not due")

@@ -185,12 +185,12 @@ class Nodes:
         coordinator = core.context.rounds.get(reply.round)
         if coordinator is not None:
             answered = coordinator.rounds[reply.round].answered_by
-            repeats = isinstance(reply, HoldReply) and bool(reply.settled or reply.not_due or reply.refused)
+            repeats = isinstance(reply, HoldReply) and bool(reply.tombs or reply.not_due or reply.refused)
             if envelope.sender not in answered or repeats:
                 return False
         elif isinstance(reply, RemoteFetchReply):
             return not reply.slices
-        elif not isinstance(reply, HoldReply) or not reply.settled:
+        elif not isinstance(reply, HoldReply) or not reply.tombs:
             return True
         outcome = self.deliver(local, message, tick)
         return outcome.local == local and not outcome.sent and not outcome.replies

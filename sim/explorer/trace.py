@@ -350,8 +350,8 @@ class Teller:
             return "ABSTAIN"
         if reply.granted:
             return "OK"
-        if reply.settled:
-            return f"TOMB {self.record(reply.settled[0].record)}"
+        if reply.tombs:
+            return f"TOMB {self.record(reply.tombs[0].record)}"
         if reply.not_due:
             return "NOT-DUE"
         if reply.refused:

@@ -237,7 +237,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "no-read-repair",
         "a TOMB is written here",
-        ((Learning, "repair", lambda self, name, settled, now: []),),
+        ((Learning, "repair", lambda self, name, tombs, now: []),),
     ),
     Rule(
         "repair-not-journaled",

@@ -149,8 +149,8 @@ def votes(reply: m.HoldReply) -> Iterator[str]:
         yield f"refused {span(it.span)}: {stamp(it.highest)} has it for {it.remaining:.1f} s more"
     for late in reply.not_due:
         yield f"{span(late.span)} not due for {late.remaining:.1f} s"
-    if reply.settled:
-        yield f"known: {settled(reply.settled)}"
+    if reply.tombs:
+        yield f"known: {settled(reply.tombs)}"
 
 
 def kept(value: JournalRecord) -> str | None:

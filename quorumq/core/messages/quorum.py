@@ -208,7 +208,7 @@ class HoldReply(NamedTuple):
     group: str
     abstained: bool
     granted: tuple[Granted, ...]
-    settled: tuple[SpanRecord, ...]
+    tombs: tuple[SpanRecord, ...]
     not_due: tuple[NotDue, ...]
     refused: tuple[Refused, ...]
     # "", "unknown-topic", "not-found" (deleted), "wrong-epoch" or "stale-generation"; or the error of a refused STORE

@@ -572,8 +572,8 @@ class NodeCore:
                     pending.begin_again_soon(context, message.round, now)
         elif isinstance(message, m.HoldReply):
             replica = self.replicas.get(message.partition)
-            if replica is not None and message.settled:
-                return replica.learning.repair(message.group, message.settled, now)
+            if replica is not None and message.tombs:
+                return replica.learning.repair(message.group, message.tombs, now)
         elif isinstance(message, m.RemoteFetchReply) and message.round in context.called_off:
             # Called off, but it came all the same. Any other answer to a round that is over is a second copy. A client
             # may be working on its messages, and LEAVE is only for messages that certainly no client works on.

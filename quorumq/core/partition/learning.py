@@ -21,9 +21,9 @@ class Learning(PartitionComponent):
 
     __slots__ = ()
 
-    def repair(self, name: str, settled: tuple[SpanRecord, ...], now: Now) -> list[Effect]:
+    def repair(self, name: str, tombs: tuple[SpanRecord, ...], now: Now) -> list[Effect]:
         """Read repair: merge records that a peer answered a HOLD with. No caller waits for the disk."""
-        kept = [(span, self.node.fitted(record)) for span, record in settled]
+        kept = [(span, self.node.fitted(record)) for span, record in tombs]
         return self._learn(self.views.named(name).home, fate.on_merge, kept, now)
 
     def adopt_delays(self, name: str, delays: tuple[NotDue, ...], now: Now) -> list[Effect]:

@@ -251,7 +251,7 @@ class Replica:
                 votes[kind].append(kind(part, *fields))
             for vote in votes[m.Granted][before:]:  # no more than that: timers tell what was granted
                 self.node.at(until, ("expire", self.partition, view.name, vote.span, owner))
-        granted, settled, not_due, refused = map(tuple, votes.values())
+        granted, tombs, not_due, refused = map(tuple, votes.values())
         known = self.node.vector(self.members)
         taken = view.charged(spans, owner) - charged if bucket is not None else 0
         tokens = bucket.take(taken, now.mono) if bucket is not None else None
@@ -261,7 +261,7 @@ class Replica:
             message.group,
             False,
             granted,
-            settled,
+            tombs,
             not_due,
             refused,
             "",

@@ -339,13 +339,13 @@ class FetchCoordinator(GroupReader):
             if remaining > 0 and sender != context.state.me:
                 round_.note_held(span, remaining)
         if sender != context.state.me:
-            if reply.settled:
-                effects += replica.learning.repair(group, reply.settled, now)
+            if reply.tombs:
+                effects += replica.learning.repair(group, reply.tombs, now)
             delays = tuple(item for item in reply.not_due if not item.claimed)
             if delays:
                 effects += replica.learning.adopt_delays(group, delays, now)
-        for item in reply.settled:
-            stale = round_.lose_settled(item, replica.group(group).asked(round_.generation, 0))
+        for item in reply.tombs:
+            stale = round_.count_tomb(item, replica.group(group).asked(round_.generation, 0))
             if stale and sender != context.state.me:  # it does not know of the dead letter, and gets it
                 effects += replica.learning.tell(sender, group, stale, replica.epoch)
         return effects

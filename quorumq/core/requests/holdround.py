@@ -134,7 +134,7 @@ class HoldRound(Round):
         if reply.abstained:
             self.abstained |= 0 if reply.error else bit  # a rewound group is no quarantine
             self.votes.add(self.pending.items(), bit << NO)
-        for items in (reply.settled, reply.not_due, reply.refused):
+        for items in (reply.tombs, reply.not_due, reply.refused):
             if items:
                 self.votes.add([item.span for item in items], bit << NO)
         if reply.tokens is not None:
@@ -171,7 +171,7 @@ class HoldRound(Round):
         others = self.majority - 1
         return sorted(self.tokens, reverse=True)[others - 1] if 0 < others <= len(self.tokens) else None
 
-    def lose_settled(self, item: SpanRecord, asked: Record) -> list[Span]:
+    def count_tomb(self, item: SpanRecord, asked: Record) -> list[Span]:
         """Count a TOMB as a veto for its messages, even if a majority granted them. If its record is older than the
         requested one, ignore it.
 
