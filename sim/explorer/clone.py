@@ -50,7 +50,7 @@ LEFT_OUT: dict[str, frozenset[str]] = {
     "ReadyMessages": frozenset({"batches"}),
     "Giving": frozenset({"active", "budget", "counted_at"}),
     "Views": frozenset({"partition", "to_reclaim"}),
-    "Reclaim": frozenset({"settled"}),
+    "Reclaim": frozenset({"unneeded"}),
     "GroupView": frozenset({"digests", "kept"}),
     "ClosedSessions": frozenset({"digests"}),
     "Catalogue": frozenset({"sums"}),

@@ -116,7 +116,7 @@ class Nodes:
         if self._reclaims:
             key = (
                 key,
-                *[(tuple(each.reclaim.settled), *each.views.to_reclaim) for each in core.replicas.values()],
+                *[(tuple(each.reclaim.unneeded), *each.views.to_reclaim) for each in core.replicas.values()],
             )
         number = self._numbers.get(key)
         if number is None:

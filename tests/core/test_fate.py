@@ -162,7 +162,7 @@ class FateMachine(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 1), span=SPANS, who=OWNERS, generation=GENERATIONS, n=REDRIVES)
     def ack(self, which: int, span: Span, who: Owner, generation: int, n: int) -> None:
-        self.ask(which, span, fate.on_ack, fate.AckAsk(who, self.views[which].settled(generation, n)))
+        self.ask(which, span, fate.on_ack, fate.AckAsk(who, self.views[which].ack_record(generation, n)))
 
     @rule(
         which=st.integers(0, 1),

@@ -191,12 +191,12 @@ class Upkeep:
                 effects += replica.closing.go_on_dropping(now)
             replica.reclaim.sweep(now)
             effects += drop_batches(replica.batches.mended())
-            if replica.reclaim.settled and state.trusted and (replica.is_trusted or replica.learns):
+            if replica.reclaim.unneeded and state.trusted and (replica.is_trusted or replica.learns):
                 listed_at = self.context.peer_groups.answered_by_majority(
                     replica.members, partition.topic, now
                 )
                 effects += replica.reclaim.drop(listed_at, replica.topic.retention_s, now)
-                if replica.reclaim.settled_last > listed_at:
+                if replica.reclaim.unneeded_last > listed_at:
                     topics[partition.topic] = None
             if replica.reclaim.more:
                 state.reclaim_later(partition)

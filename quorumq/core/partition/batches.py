@@ -255,15 +255,15 @@ class Batches:
 
         Most batches are dropped before that. One that may still change stays fresh.
         """
-        settled: list[StoredBatch] = []
+        packable: list[StoredBatch] = []
         for number in list(self.fresh)[: len(self.fresh) - self.node.config.packed_above // 2]:
             del self.fresh[number]
             batch = self.stored[number]
             if not batch.durable or number in self.waiting or number in self.uncertain:
                 self.fresh[number] = None
             else:
-                settled.append(batch)
-        self.stored.pack(*settled)
+                packable.append(batch)
+        self.stored.pack(*packable)
 
     def load(self, record: BatchStored, ttl_s: float, now: Now) -> list[Span]:
         """Take new messages from a batch of the journal, at start; return those that had been reclaimed.

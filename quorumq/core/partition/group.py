@@ -318,7 +318,7 @@ class GroupView:
         kind = Kind.OPEN if self.source is None else Kind.DEAD
         return _new(Record, (generation, n, kind, None))  # type: ignore[no-any-return]
 
-    def settled(self, generation: int, n: int) -> Record:
+    def ack_record(self, generation: int, n: int) -> Record:
         """Return the record that an ACK of a delivery at (generation, n) writes."""
         n, kind = (0, Kind.ACKED) if self.source is None else (n, Kind.PURGED)
         return _new(Record, (generation, n, kind, None))  # type: ignore[no-any-return]

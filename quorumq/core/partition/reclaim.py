@@ -34,18 +34,18 @@ class Reclaim(PartitionComponent):
     """RECLAIM of one partition.
 
     Attributes:
-        settled: batches that no group needs, with the time since when, the oldest first.
+        unneeded: batches that no group needs, with the time since when, the oldest first.
         more: True if the last step had no time for all of it.
     """
 
-    __slots__ = ("more", "settled")
+    __slots__ = ("more", "unneeded")
 
     def __init__(self, batches: Batches, views: Views) -> None:
         super().__init__(batches, views)
-        self.settled: dict[int, float] = {}
+        self.unneeded: dict[int, float] = {}
         self.more = False
 
-    def is_settled(self, batch: StoredBatch) -> bool:
+    def is_unneeded(self, batch: StoredBatch) -> bool:
         """Return True if there is a group, and none needs the batch, which is durable.
 
         A group does not need it if it has a tombstone for each message, or begins after it, and has no hold and no dead
@@ -82,13 +82,13 @@ class Reclaim(PartitionComponent):
                 return
             del self.views.to_reclaim[number]
             batch = self.batches.stored.get(number)
-            if batch is not None and number not in self.settled and self.is_settled(batch):
-                self.settled[number] = now.mono
+            if batch is not None and number not in self.unneeded and self.is_unneeded(batch):
+                self.unneeded[number] = now.mono
 
     @property
-    def settled_last(self) -> float:
+    def unneeded_last(self) -> float:
         """Return the time since which no group needs the newest batch to reclaim; minus infinity if there is none."""
-        return next(reversed(self.settled.values()), float("-inf"))
+        return next(reversed(self.unneeded.values()), float("-inf"))
 
     def drop(self, listed_at: float, retention_s: float, now: Now) -> list[Effect]:
         """RECLAIM: drop the payload of batches that no group needs, once their retention is over.
@@ -96,22 +96,22 @@ class Reclaim(PartitionComponent):
         Args:
             listed_at: latest time (monotonic seconds) such that a majority of the replica set, this node included, has
                 listed its groups in answer to a question asked then or later. A group that was there when the batch
-                was settled has a majority too, so it is known here by now (docs/protocol.md, RECLAIM).
+                was noted has a majority too, so it is known here by now (docs/protocol.md, RECLAIM).
             retention_s: for how long the topic keeps a batch that no group needs.
         """
         numbers: list[int] = []
         spans: list[Span] = []
         if self.views.unmade:
             return []
-        for number, since in list(itertools.islice(self.settled.items(), limits.RECLAIM_BATCHES_MAX)):
+        for number, since in list(itertools.islice(self.unneeded.items(), limits.RECLAIM_BATCHES_MAX)):
             if since > listed_at or since + retention_s > now.mono:
                 break
             if self.node.reclaims_left <= 0:
                 self.more = True
                 break
-            del self.settled[number]
+            del self.unneeded[number]
             batch = self.batches.stored.get(number)
-            if batch is not None and self.is_settled(batch):  # a group or a redrive may have come since
+            if batch is not None and self.is_unneeded(batch):  # a group or a redrive may have come since
                 spans += self._drop_batch(batch)
                 numbers.append(number)
         for producer_id in dict.fromkeys(span.producer_id for span in spans):
@@ -131,5 +131,5 @@ class Reclaim(PartitionComponent):
         return spans
 
     def check(self) -> None:
-        times = list(self.settled.values())
+        times = list(self.unneeded.values())
         assert times == sorted(times), "batches to be reclaimed are out of order"

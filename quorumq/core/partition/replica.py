@@ -401,7 +401,7 @@ class Replica:
             producer_id = span.producer_id
             reclaimed = producer_id in self.batches.reclaimed.runs and self.batches.reclaimed.within(span)
             remembered = not reclaimed and producer_id not in self.batches.closed
-            ask = AckAsk(owner, view.settled(message.generation, n))
+            ask = AckAsk(owner, view.ack_record(message.generation, n))
             for part, (proof, record) in self.views.apply(view, span, fate.on_ack, ask, now, changes):
                 if proof is False:
                     higher.append(m.Owned(part, owner, n))
