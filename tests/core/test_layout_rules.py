@@ -13,7 +13,7 @@ from quorumq.core.messages.effects import DiskFull, Effect, Persist
 from quorumq.core.node import upkeep
 from quorumq.core.partition.closed import number_of
 from quorumq.core.partition.closing import Closing
-from quorumq.core.partition.release import Release
+from quorumq.core.partition.handoff import Handoff
 from quorumq.core.recovery import trust
 from quorumq.core.requests import answers
 from quorumq.core.requests.context import Context
@@ -368,10 +368,10 @@ def test_a_move_ends_though_answers_take_longer_than_the_pause_between_questions
     if without == "earlier questions":
         monkeypatch.setattr(answers, "QUESTIONS_MAX", 1)
     elif without:  # it is repeated at once, and each time under another number
-        ask = Release.ask
-        monkeypatch.setattr(Release, "is_open", lambda self, now: False)
+        ask = Handoff.ask
+        monkeypatch.setattr(Handoff, "is_open", lambda self, now: False)
         monkeypatch.setattr(
-            Release, "ask", lambda self, number, spans, *rest: ask(self, number, 2 * spans, *rest)
+            Handoff, "ask", lambda self, number, spans, *rest: ask(self, number, 2 * spans, *rest)
         )
     cluster = Cluster(3, hold_time_max=1.0, heartbeat=2.0, sync_interval=0.5)
     topic = cluster.topic(rf=1)

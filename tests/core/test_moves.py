@@ -12,8 +12,8 @@ from quorumq.core.messages.effects import MovesLimited, Send, Unsent
 from quorumq.core.messages.records import PartitionTrusted, Trusted
 from quorumq.core.partition.batches import Batches
 from quorumq.core.partition.giving import Giving
+from quorumq.core.partition.handoff import Handoff
 from quorumq.core.partition.hold_recovery import RELEASES_MAX, HoldRecovery
-from quorumq.core.partition.release import Release
 from quorumq.core.requests import sources
 from quorumq.core.requests.placing import Joined
 from quorumq.core.values.errors import Code
@@ -462,21 +462,21 @@ def test_a_first_fetch_that_a_move_ends_is_no_ok_before_its_group_has_begun() ->
 
 
 def test_a_release_of_one_source_keeps_the_answers_to_the_others() -> None:
-    """Else each release has the next source ask again, and many moves of a topic take as many rounds to end."""
+    """Else each handoff has the next source ask again, and many moves of a topic take as many rounds to end."""
     cluster, topic, (old,), others = made(rf=1)
     cluster.drop = lambda sender, to, message: isinstance(message, m.SourceReply)
     assert isinstance(move(cluster, others[1], old, others[0]), m.TopicReply)
     core = cluster.nodes[old]
     source = core.context.sources[PartitionId(topic.id, 0)]
-    release = source.release = Release()
+    handoff = source.handoff = Handoff()
     register = core.topics[topic.id]
     assert register.layout is not None
     source.use_set(register._replace(layout=register.layout._replace(number=9)))
-    assert source.release is release
+    assert source.handoff is handoff
     placement = register.layout.placements[0]
     layout = register.layout._replace(number=9, placements=(placement._replace(epoch=9),))
     source.use_set(register._replace(layout=layout))
-    assert source.release is None, "the slots are others"
+    assert source.handoff is None, "the slots are others"
 
 
 def questioned(count: int) -> tuple[Cluster, Batches, Callable[[], list[int]]]:
@@ -581,30 +581,30 @@ def test_a_source_that_cannot_be_reached_is_shown_by_one_node() -> None:
 
 
 def test_the_rate_of_a_copy_goes_by_its_last_answers() -> None:
-    release = Release()
-    assert release.progress(Now(0.0, 0)) == (None, None, None)
+    handoff = Handoff()
+    assert handoff.progress(Now(0.0, 0)) == (None, None, None)
 
     def answered(time: float, lacking: int, beyond: int = 0) -> None:
-        release.ask(1, (), ("b", "c"), time + 1, beyond)
-        release.lacking = {"b": lacking, "c": 0}
-        release.count(("b", "c"), Now(time, 0))
+        handoff.ask(1, (), ("b", "c"), time + 1, beyond)
+        handoff.lacking = {"b": lacking, "c": 0}
+        handoff.count(("b", "c"), Now(time, 0))
 
     answered(10.0, 100, beyond=900)
-    assert release.progress(Now(10.5, 0)) == (1000, None, None), "a rate over half a second would be noise"
+    assert handoff.progress(Now(10.5, 0)) == (1000, None, None), "a rate over half a second would be noise"
     for at in range(1, 10):
         answered(10.0 + at / 10, 100, beyond=900 - 10 * at)
-    assert len(release.counts) == 2, "answers of one second are one count"
+    assert len(handoff.counts) == 2, "answers of one second are one count"
     answered(11.0, 100, beyond=800)
-    assert release.progress(Now(11.0, 0)) == (900, 100.0, 9.0)
+    assert handoff.progress(Now(11.0, 0)) == (900, 100.0, 9.0)
     for second in range(12, 60):
         answered(float(second), 900)
-    assert release.progress(Now(59.0, 0)) == (900, 0.0, None), "it stands still"
+    assert handoff.progress(Now(59.0, 0)) == (900, 0.0, None), "it stands still"
     answered(60.0, 950)
-    assert release.progress(Now(62.0, 0)) == (950, 0.0, None), "a slot has lost its disk"
-    release.ask(2, (), ("b",), 62.0, 0)
-    release.lacking = {"b": 3}
-    release.count(("b", "c"), Now(62.0, 0))
-    assert release.progress(Now(62.0, 0)).messages_left == 950, "c has not said what it lacks"
+    assert handoff.progress(Now(62.0, 0)) == (950, 0.0, None), "a slot has lost its disk"
+    handoff.ask(2, (), ("b",), 62.0, 0)
+    handoff.lacking = {"b": 3}
+    handoff.count(("b", "c"), Now(62.0, 0))
+    assert handoff.progress(Now(62.0, 0)).messages_left == 950, "c has not said what it lacks"
 
 
 def test_an_adopted_layout_is_handed_to_the_driver_when_it_is_durable() -> None:
@@ -708,8 +708,8 @@ def test_all_that_nodes_say_of_a_move_can_be_read() -> None:
     cluster.submit(members[1], m.MovePartition("jobs", 0, members[0], to))
     cluster.advance(10.0)
     partition = PartitionId(topic.id, 0)
-    release = cluster.nodes[members[0]].context.sources[partition].release
-    assert release is not None
-    assert release.lacking[to] == -1
+    handoff = cluster.nodes[members[0]].context.sources[partition].handoff
+    assert handoff is not None
+    assert handoff.lacking[to] == -1
     cluster.hear_all(20.0)
     assert not cluster.nodes[members[0]].context.sources

@@ -12,7 +12,7 @@ from quorumq.core.messages.effects import Effect
 from quorumq.core.node import voter
 from quorumq.core.node.status import moves
 from quorumq.core.partition.backlog import part_of
-from quorumq.core.partition.release import Release
+from quorumq.core.partition.handoff import Handoff
 from quorumq.core.partition.replica import Replica
 from quorumq.core.requests import layout_steps, sources
 from quorumq.core.requests.context import Context
@@ -276,7 +276,7 @@ def test_slots_are_added_while_messages_are_published(rule: bool, without: Witho
     assert (len(current(cluster, members[0], topic).replicas[0]) == 3) == rule
 
 
-def whatever_is_here(replica_: Replica, release: Release) -> tuple[tuple[Span, ...], int]:
+def whatever_is_here(replica_: Replica, handoff: Handoff) -> tuple[tuple[Span, ...], int]:
     return tuple(sources.remaining_spans(replica_)), 0
 
 

@@ -13,7 +13,7 @@ from quorumq.core.cluster.members import address_of, outdated
 from quorumq.core.cluster.state import NodeConfig
 from quorumq.core.partition.backlog import backlog_of
 from quorumq.core.partition.group import GroupView
-from quorumq.core.partition.release import Progress
+from quorumq.core.partition.handoff import Progress
 from quorumq.core.partition.replica import Replica
 from quorumq.core.recovery.trust import Trust
 from quorumq.core.requests.context import Context
@@ -201,15 +201,15 @@ def moves(context: Context, now: Now) -> Iterator[tuple[dict[str, object], Progr
                 if away := sources_away(context, placement):
                     yield move_row(topic.name, placement.partition, "away", away), Progress()
                 continue
-            release, progress = replica.release, Progress()
+            handoff, progress = replica.handoff, Progress()
             if replica.since:
                 asked = [node for node in replica.tellers if node != context.state.me]
                 answered = [peer for peer, of in context.answers.complete if of == partition]
             else:
                 asked = list(replica.members)
-                lacking = release.lacking if release is not None else {}
+                lacking = handoff.lacking if handoff is not None else {}
                 answered = [node for node, messages in lacking.items() if not messages]
-                progress = release.progress(now) if release is not None else progress
+                progress = handoff.progress(now) if handoff is not None else progress
             waits_for = [node for node in asked if node not in answered]
             state = "learning" if replica.since else "leaving"
             yield move_row(topic.name, placement.partition, state, waits_for), progress
@@ -237,11 +237,11 @@ def raise_row(
 ) -> tuple[dict[str, object], Progress]:
     """Return the row of a partition that is to get more slots: ``copying``, or ``short`` of nodes."""
     replica = context.replicas.get(PartitionId(topic.id, placement.partition))
-    release = replica.release if replica is not None else None
-    lacking = release.lacking if release is not None else {}
+    handoff = replica.handoff if replica is not None else None
+    lacking = handoff.lacking if handoff is not None else {}
     waits_for = [node for node in placement.learners if lacking.get(node) != 0]
     is_short = topic.target_rf > len(placement.slots) + len(placement.learners)
-    progress = release.progress(now) if release is not None else Progress()
+    progress = handoff.progress(now) if handoff is not None else Progress()
     return move_row(topic.name, placement.partition, "short" if is_short else "copying", waits_for), progress
 
 

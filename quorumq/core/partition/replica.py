@@ -30,12 +30,12 @@ from quorumq.core.partition.counting import count_of
 from quorumq.core.partition.delays import claim_of
 from quorumq.core.partition.fate import AckAsk, ExtendAsk, HoldAsk, RejectAsk, ReleaseAsk
 from quorumq.core.partition.group import Changes, GroupView
+from quorumq.core.partition.handoff import Handoff
 from quorumq.core.partition.hashing import salt_of
 from quorumq.core.partition.learning import Learning
 from quorumq.core.partition.listing import page_of, replica_list_of, slices_of, unsettled_of
 from quorumq.core.partition.recall import Recall, Reported
 from quorumq.core.partition.reclaim import Reclaim
-from quorumq.core.partition.release import Release
 from quorumq.core.partition.storing import Storing
 from quorumq.core.partition.sync import Sync
 from quorumq.core.partition.views import Views
@@ -76,14 +76,14 @@ class Replica:
         tellers: the nodes that may know the promises of the slot: of the set, and of the one before a new slot. This
             node may be one.
         survivors: the nodes that an operator has declared to be all that is left, since the slot is new here.
-        release: question of a source to the slots of the set, or of a slot to learners; None if there is none yet.
+        handoff: question of a source to the slots of the set, or of a slot to learners; None if there is none yet.
         is_trusted: all promises of the slot are known here, so far as the directory is trusted.
         registered_by: count of durable registers (`NodeState`) at which the topic's record of this partition is one.
     """
 
     __slots__ = (
-        "batches", "choice", "closing", "epoch", "former", "is_trusted", "learning", "learns", "members", "node",
-        "partition", "placement", "quarantine_until", "recall", "reclaim", "registered_by", "release", "since",
+        "batches", "choice", "closing", "epoch", "former", "handoff", "is_trusted", "learning", "learns", "members",
+        "node", "partition", "placement", "quarantine_until", "recall", "reclaim", "registered_by", "since",
         "storing", "survivors", "sync", "tellers", "topic", "trusted_since", "unanswered", "views",
     )  # fmt: skip
 
@@ -133,7 +133,7 @@ class Replica:
         self.is_trusted = self.since == FIRST_LAYOUT or 0 < self.since == self.trusted_since
         partners = (*members, *learners)
         if epoch != self.epoch or partners != batches.partners:  # else the answers of these nodes stand
-            self.release: Release | None = None
+            self.handoff: Handoff | None = None
         batches.partners = partners
         self.members, self.epoch = batches.members, batches.epoch = members, epoch
         self.tellers = (*members, *sources)

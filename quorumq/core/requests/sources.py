@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from quorumq.core.messages import SourceReply, SourceRequest, SyncPull
 from quorumq.core.messages.effects import Effect, Send
-from quorumq.core.partition.release import Release
+from quorumq.core.partition.handoff import Handoff
 from quorumq.core.partition.replica import Replica
 from quorumq.core.requests.context import Context
 from quorumq.core.values.limits import SPANS_PER_REQUEST_MAX
@@ -32,29 +32,29 @@ def lackers(replica: Replica) -> tuple[NodeId, ...]:
 
 def ask_lackers(context: Context, replica: Replica, now: Now) -> list[Effect]:
     """Ask these nodes how many of the next messages they lack, unless their answers are under way."""
-    release = replica.release = replica.release or Release()
-    if release.is_open(now) or (release.is_over and not replica.since):
+    handoff = replica.handoff = replica.handoff or Handoff()
+    if handoff.is_open(now) or (handoff.is_over and not replica.since):
         return []
-    if release.is_over:
-        release.begin_anew()
+    if handoff.is_over:
+        handoff.begin_anew()
     nodes = tuple(node for node in lackers(replica) if node in context.state.links)
-    spans, beyond = next_question(replica, release)
+    spans, beyond = next_question(replica, handoff)
     # The same question keeps its number: an answer that comes after it was repeated counts.
-    number = release.number if release.number and release.spans == spans else context.state.next_round()
+    number = handoff.number if handoff.number and handoff.spans == spans else context.state.next_round()
     until = now.mono + context.config.request_timeout
-    release.ask(number, spans, nodes, until, beyond)
+    handoff.ask(number, spans, nodes, until, beyond)
     request = SourceRequest(number, replica.partition, replica.epoch, spans)
     return [Send(node, request) for node in nodes]
 
 
-def next_question(replica: Replica, release: Release) -> tuple[tuple[Span, ...], int]:
+def next_question(replica: Replica, handoff: Handoff) -> tuple[tuple[Span, ...], int]:
     """Return the messages to ask about, and the number of those that come later.
 
     Learners are asked about the same ones until all have them. Why: they get what is published meanwhile by comparisons
     only, so under load they always lack some.
     """
-    if replica.since and release.spans and release.released_to != release.spans[-1]:
-        return release.spans, release.beyond
+    if replica.since and handoff.spans and handoff.released_to != handoff.spans[-1]:
+        return handoff.spans, handoff.beyond
     remaining = remaining_spans(replica)
     later = remaining[SPANS_PER_REQUEST_MAX:]
     return tuple(remaining[:SPANS_PER_REQUEST_MAX]), sum(span.size for span in later)
@@ -63,7 +63,7 @@ def next_question(replica: Replica, release: Release) -> tuple[tuple[Span, ...],
 def remaining_spans(replica: Replica) -> list[Span]:
     """Return the messages to ask about: those from where every slot has said that it lacks nothing."""
     present = sorted(replica.batches.present.items())
-    after = replica.release.released_to if replica.release is not None else None
+    after = replica.handoff.released_to if replica.handoff is not None else None
     return present if after is None else [span for span in present if span > after]
 
 
@@ -116,30 +116,30 @@ def on_answer(context: Context, sender: NodeId, message: SourceReply, now: Now) 
     Learners get nothing that is published meanwhile but by comparisons, so the messages of one moment are enough.
     """
     replica = context.kept(message.partition)
-    release = replica.release if replica is not None else None
+    handoff = replica.handoff if replica is not None else None
     if (
         replica is None
-        or release is None
-        or (message.round, message.epoch) != (release.number, replica.epoch)
+        or handoff is None
+        or (message.round, message.epoch) != (handoff.number, replica.epoch)
     ):
         return []
-    release.lacking[sender] = message.lacking
-    release.is_over = release.is_over and not message.lacking
+    handoff.lacking[sender] = message.lacking
+    handoff.is_over = handoff.is_over and not message.lacking
     nodes = lackers(replica)
-    release.count(nodes, now)
-    if not release.has_all(nodes):
+    handoff.count(nodes, now)
+    if not handoff.has_all(nodes):
         return []
-    if not release.spans or (replica.since and not release.beyond):
-        release.is_over = True
+    if not handoff.spans or (replica.since and not handoff.beyond):
+        handoff.is_over = True
         return []
-    release.released_to, release.until = release.spans[-1], 0.0
+    handoff.released_to, handoff.until = handoff.spans[-1], 0.0
     return ask_lackers(context, replica, now)
 
 
 def is_copied(context: Context, replica: Replica) -> bool:
     """Return True if each learner is up, and has all that this slot had at a moment since the last interval or so."""
     linked = all(node in context.state.links for node in lackers(replica))
-    return linked and replica.release is not None and replica.release.is_over
+    return linked and replica.handoff is not None and replica.handoff.is_over
 
 
 def needless(context: Context) -> list[PartitionId]:
@@ -155,4 +155,4 @@ def needless(context: Context) -> list[PartitionId]:
 def is_needless(replica: Replica) -> bool:
     """Return True if no slot lacks anything of a source's, or the source was wiped, and has nothing."""
     wiped = not (replica.trusted_since or replica.batches.stored)
-    return wiped or (replica.release is not None and replica.release.is_over)
+    return wiped or (replica.handoff is not None and replica.handoff.is_over)

@@ -22,7 +22,7 @@ class Progress(NamedTuple):
     seconds_left: float | None = None
 
 
-class Release:
+class Handoff:
     """The question that a source has open to the slots of its set, and their answers.
 
     Attributes:
