@@ -48,7 +48,7 @@ LEFT_OUT: dict[str, frozenset[str]] = {
     ),
     "Batches": frozenset({"fresh", "partition", "digests", "idle_since", "lacking", "order"}),
     "ReadyMessages": frozenset({"batches"}),
-    "Giving": frozenset({"active", "budget", "counted_at"}),
+    "MoveThrottle": frozenset({"active", "budget", "counted_at"}),
     "Views": frozenset({"partition", "to_reclaim"}),
     "Reclaim": frozenset({"unneeded"}),
     "GroupView": frozenset({"digests", "kept"}),

@@ -11,9 +11,9 @@ from quorumq.core.cluster.state import NodeConfig
 from quorumq.core.messages.effects import MovesLimited, Send, Unsent
 from quorumq.core.messages.records import PartitionTrusted, Trusted
 from quorumq.core.partition.batches import Batches
-from quorumq.core.partition.giving import Giving
 from quorumq.core.partition.handoff import Handoff
 from quorumq.core.partition.hold_recovery import RELEASES_MAX, HoldRecovery
+from quorumq.core.partition.move_throttle import MoveThrottle
 from quorumq.core.requests import sources
 from quorumq.core.requests.placing import Joined
 from quorumq.core.values.errors import Code
@@ -644,16 +644,16 @@ def test_a_node_gives_moves_no_more_bytes_than_its_limit() -> None:
 
 def test_a_node_gives_to_no_more_moves_at_a_time_than_its_limit() -> None:
     config = NodeConfig(node="a", nodes=("a", "b"), moves_at_once=1)
-    giving, first, second = Giving(config), PartitionId(b"t", 0), PartitionId(b"t", 1)
-    assert giving.begin(first, Now(10.0, 0))
-    assert not giving.begin(second, Now(11.0, 0))
-    assert giving.held_up(Now(11.0, 0)) == [(second, [first])]
-    assert giving.begin(first, Now(12.0, 0)), "it goes on"
-    giving.end(first)
-    assert giving.begin(second, Now(13.0, 0))
-    assert giving.held_up(Now(13.0, 0)) == []
-    assert not giving.begin(first, Now(14.0, 0))
-    assert giving.begin(first, Now(19.5, 0)), "the other asked for nothing for three intervals"
+    throttle, first, second = MoveThrottle(config), PartitionId(b"t", 0), PartitionId(b"t", 1)
+    assert throttle.begin(first, Now(10.0, 0))
+    assert not throttle.begin(second, Now(11.0, 0))
+    assert throttle.held_up(Now(11.0, 0)) == [(second, [first])]
+    assert throttle.begin(first, Now(12.0, 0)), "it goes on"
+    throttle.end(first)
+    assert throttle.begin(second, Now(13.0, 0))
+    assert throttle.held_up(Now(13.0, 0)) == []
+    assert not throttle.begin(first, Now(14.0, 0))
+    assert throttle.begin(first, Now(19.5, 0)), "the other asked for nothing for three intervals"
 
 
 def test_a_limit_changes_within_an_interval_for_a_move_that_is_under_way() -> None:
@@ -665,7 +665,7 @@ def test_a_limit_changes_within_an_interval_for_a_move_that_is_under_way() -> No
     for first in range(40):
         batch = cluster.batch(topic, ME, first, [b"x" * 50_000])
         assert isinstance(cluster.ask(old, m.Publish(batch)), m.PublishReply)
-    giving = cluster.nodes[old].context.giving
+    throttle = cluster.nodes[old].context.throttle
     cluster.drop = lambda sender, to, message: isinstance(message, m.SyncPull)
     assert isinstance(move(cluster, new, old, new), m.TopicReply)
     cluster.advance(1.0)
@@ -681,20 +681,20 @@ def test_a_limit_changes_within_an_interval_for_a_move_that_is_under_way() -> No
     cluster.feed(old, MovesLimited(bytes_per_s=0, at_once=0))
     cluster.advance(5.0)
     assert batches.present.messages == 40
-    assert giving.budget < -1_000_000, "given without a limit"
+    assert throttle.budget < -1_000_000, "given without a limit"
     cluster.feed(old, MovesLimited(bytes_per_s=1_000, at_once=0))
-    assert not giving.is_used_up
+    assert not throttle.is_used_up
 
 
 def test_a_lower_number_of_moves_has_those_wait_that_began_last() -> None:
-    giving, parts = (
-        Giving(NodeConfig(node="a", nodes=("a", "b"))),
+    throttle, parts = (
+        MoveThrottle(NodeConfig(node="a", nodes=("a", "b"))),
         [PartitionId(b"t", number) for number in range(3)],
     )
-    assert all(giving.begin(part, Now(10.0, 0)) for part in parts)
-    giving.limit(0, 1, Now(11.0, 0))
-    assert giving.held_up(Now(11.0, 0)) == [(part, parts[:1]) for part in parts[1:]]
-    assert [giving.begin(part, Now(12.0, 0)) for part in parts] == [True, False, False]
+    assert all(throttle.begin(part, Now(10.0, 0)) for part in parts)
+    throttle.limit(0, 1, Now(11.0, 0))
+    assert throttle.held_up(Now(11.0, 0)) == [(part, parts[:1]) for part in parts[1:]]
+    assert [throttle.begin(part, Now(12.0, 0)) for part in parts] == [True, False, False]
 
 
 def test_all_that_nodes_say_of_a_move_can_be_read() -> None:

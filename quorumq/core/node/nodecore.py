@@ -343,7 +343,7 @@ class NodeCore:
             case e.MemoryFull(detail):
                 self.state.memory_full = detail
             case e.MovesLimited(bytes_per_s, at_once):
-                self.context.giving.limit(bytes_per_s, at_once, now)
+                self.context.throttle.limit(bytes_per_s, at_once, now)
             case e.Damaged(number):
                 for replica in (*self.replicas.values(), *self.context.sources.values()):
                     if number in replica.batches.stored:

@@ -72,8 +72,8 @@ def status(context: Context, trust: Trust, now: Now) -> dict[str, object]:
         "moves": [
             {**row, **progress._asdict()} for row, progress in islice(moves(context, now), MOVES_SHOWN_MAX)
         ],
-        "move_bytes_per_s": context.giving.bytes_per_s,
-        "moves_at_once": context.giving.at_once,
+        "move_bytes_per_s": context.throttle.bytes_per_s,
+        "moves_at_once": context.throttle.at_once,
         "peers": others,
         **members_status(context),
     }
@@ -213,7 +213,7 @@ def moves(context: Context, now: Now) -> Iterator[tuple[dict[str, object], Progr
             waits_for = [node for node in asked if node not in answered]
             state = "learning" if replica.since else "leaving"
             yield move_row(topic.name, placement.partition, state, waits_for), progress
-    for partition, ahead in context.giving.held_up(now):
+    for partition, ahead in context.throttle.held_up(now):
         kept = [replica for each in (partition, *ahead) if (replica := context.kept(each)) is not None]
         if kept and kept[0].partition == partition:  # else its topic was deleted
             names = [f"{replica.topic.name}/{replica.partition.number}" for replica in kept[1:]]

@@ -25,8 +25,8 @@ from quorumq.core.partition.digests import (
     depth_of,
     parts_of,
 )
-from quorumq.core.partition.giving import Giving
 from quorumq.core.partition.group import GroupView
+from quorumq.core.partition.move_throttle import MoveThrottle
 from quorumq.core.partition.views import Views
 from quorumq.core.values import limits
 from quorumq.core.values.spanlists import merge_spans, subtract
@@ -275,7 +275,7 @@ class Sync(PartitionComponent):
         return [Send(peer, m.SyncPull(self.batches.partition, spans))]
 
     def on_pull(
-        self, sender: NodeId, message: m.SyncPull, now: Now, giving: Giving | None = None
+        self, sender: NodeId, message: m.SyncPull, now: Now, throttle: MoveThrottle | None = None
     ) -> list[Effect]:
         """Send a peer the batches that it lacks, as many as one go may have, and then the numbers of the rest.
 
@@ -283,14 +283,14 @@ class Sync(PartitionComponent):
         only one pull of a partition is under way at a time.
 
         Args:
-            giving: limits, if the peer's slot is new. Beyond them the peer gets nothing, not even numbers.
+            throttle: limits, if the peer's slot is new. Beyond them the peer gets nothing, not even numbers.
         """
         batches, epoch = self.batches, self.batches.epoch
         effects: list[Effect] = []
         numbers: dict[int, None] = {}
         rest: list[Span] = []
         size = 0
-        may_give = giving is None or giving.begin(batches.partition, now)
+        may_give = throttle is None or throttle.begin(batches.partition, now)
         for span in message.spans if may_give else ():
             for part, slot in batches.index.within(span):
                 batch = batches.stored[slot.number]
@@ -303,11 +303,11 @@ class Sync(PartitionComponent):
                     continue
                 numbers[slot.number] = None
                 size += (length := batch.header.end_of(batch.header.size - 1))
-                if giving is not None:
-                    may_give = giving.take(batches.partition, length)
+                if throttle is not None:
+                    may_give = throttle.take(batches.partition, length)
                 effects.append(SendStored(sender, epoch, slot.number, batches.age_ms(slot.number, now)))
-        if giving is not None and may_give and not rest:
-            giving.end(batches.partition)
+        if throttle is not None and may_give and not rest:
+            throttle.end(batches.partition)
         ages = [
             m.Aged(part, batches.age_ms(slot.number, now))
             for span in message.ages

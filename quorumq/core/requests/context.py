@@ -19,7 +19,7 @@ from quorumq.core.cluster.rounds import Round
 from quorumq.core.cluster.state import NodeConfig, Timer
 from quorumq.core.messages.effects import Again, Effect, Persist, Send
 from quorumq.core.messages.records import ClusterPut, GroupPut
-from quorumq.core.partition.giving import Giving
+from quorumq.core.partition.move_throttle import MoveThrottle
 from quorumq.core.partition.replica import Replica
 from quorumq.core.requests.deliveries import released_of
 from quorumq.core.requests.limiting import Limiting
@@ -212,7 +212,7 @@ class Context(Placing):
 
     def __post_init__(self) -> None:
         self.config, self.catalogue = self.state.config, self.state.catalogue
-        self.peer_groups, self.giving = PeerGroups(self.state), Giving(self.config)
+        self.peer_groups, self.throttle = PeerGroups(self.state), MoveThrottle(self.config)
         self.limiting = Limiting(self.state, self.hold_times)
 
     def next_key(self) -> int:

@@ -15,8 +15,8 @@ from quorumq.core.cluster.state import NodeState
 from quorumq.core.messages import PeerMessage
 from quorumq.core.messages.effects import Done, DropBatches, Effect, Persist
 from quorumq.core.messages.records import PartitionDropped, PartitionTrusted, TopicPut
-from quorumq.core.partition.giving import Giving
 from quorumq.core.partition.hold_recovery import HoldRecovery
+from quorumq.core.partition.move_throttle import MoveThrottle
 from quorumq.core.partition.replica import Replica
 from quorumq.core.requests.answers import Answers
 from quorumq.core.values.chunks import chunks_of
@@ -95,7 +95,7 @@ class Placing:
         joins: a timer is set for slots in which this node is new.
         asks: this step asks for the promises of such slots.
         answers: answers of peers about partitions whose slot here is new, or was in a lost directory.
-        giving: limits of the payload that this node gives to moves.
+        throttle: limits of the payload that this node gives to moves.
         adopted: topics whose layouts were adopted here lately, for the log; the driver takes them out.
     """
 
@@ -110,7 +110,7 @@ class Placing:
     joins: bool = field(init=False, default=False)
     asks: bool = field(init=False, default=False)
     answers: Answers = field(init=False, default_factory=Answers)
-    giving: Giving = field(init=False)
+    throttle: MoveThrottle = field(init=False)
     adopted: deque[Topic] = field(init=False, default_factory=lambda: deque(maxlen=ADOPTED_KEPT))
 
     def kept(self, partition: PartitionId) -> Replica | None:

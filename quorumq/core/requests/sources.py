@@ -100,7 +100,7 @@ def on_pull(context: Context, sender: NodeId, message: SyncPull, now: Now) -> li
     if not (message.spans and placement is not None and (placement.sources or placement.learners)):
         return replica.sync.on_pull(sender, message, now)
     return replica.sync.on_pull(
-        sender, message, now, context.giving if copies_for_move(placement, sender) else None
+        sender, message, now, context.throttle if copies_for_move(placement, sender) else None
     )
 
 

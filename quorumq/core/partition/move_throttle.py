@@ -9,7 +9,7 @@ INTERVALS = 3
 """Values of sync_interval for which a partition counts that asked last. A new slot asks once in each."""
 
 
-class Giving:
+class MoveThrottle:
     """Payload that one node gives to slots that are new.
 
     A question beyond the limits gets no payload and no numbers of the rest. So it is the next question of the source,
