@@ -31,7 +31,7 @@ def tidy(core: NodeCore, now: Now, *, keeps_given: bool) -> None:
     core.context.parking.announced.clear()
     core.context.fetches = 0
     if not keeps_given:
-        core.context.given.clear()
+        core.context.unsent.clear()
     if state.quarantine_until <= now.mono:
         state.quarantine_until = 0.0
     for peer in [peer for peer, owed in state.unconfirmed.items() if not owed]:
@@ -97,7 +97,7 @@ def _matters(core: NodeCore, time: float, timer: tuple[object, ...], now: Now) -
                 timer[0] == "gathered" or not coordinator.rounds or time > now.mono
             )
         case ("forget", key):
-            return key in core.context.given
+            return key in core.context.unsent
         case ("expire" | "heartbeat" | "join" | "sync" | "reclaim" | "recover", *_):
             return False  # set above; never; when the scenario says so; nothing asked is lost for good
     return True

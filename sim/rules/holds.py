@@ -113,7 +113,7 @@ def give_back_every_late_answer(
     before: Before, self: NodeCore, sender: NodeId, incarnation: Incarnation, message: Any, now: Now
 ) -> list[Effect]:
     if isinstance(message, RemoteFetchReply) and message.round not in self.context.rounds:
-        return self.context.free_slices(message.slices, now)
+        return self.context.release_slices(message.slices, now)
     return before(self, sender, incarnation, message, now)
 
 
@@ -148,7 +148,7 @@ def release_on_failed_extend(before: Before, self: ExtendCoordinator, context: C
             if verdict.outcome != "ok":
                 receipt = self.request.items[verdict.item].receipt
                 released = Released(receipt.partition, receipt.group, receipt.owner, (verdict.span,))
-                effects += context.free([released], now)
+                effects += context.release_everywhere([released], now)
     return effects + before(self, context)
 
 

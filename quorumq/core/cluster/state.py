@@ -48,7 +48,7 @@ Timer = (
     | tuple[Literal["anew"], int]  # the request of that round begins again
     | tuple[Literal["advance", "gathered", "again"], int]  # the request with this key goes on
     | tuple[Literal["forget"], int]  # drop the results of the FETCH with this key
-    | tuple[Literal["free"], Caller, tuple[Released, ...]]  # the rest of the holds to give back
+    | tuple[Literal["release"], Caller, tuple[Released, ...]]  # the rest of the holds to give back
     | tuple[Literal["close"], Caller, ProducerId, tuple[PartitionId, ...]]  # the rest of a session
     # A hold of the group with this name, by that owner.
     | tuple[Literal["expire"], PartitionId, str, Span, Owner]

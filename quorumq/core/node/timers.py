@@ -32,7 +32,7 @@ LASTING = frozenset(("heartbeat", "reclaim", "sync"))
 ABOUT: Final = {
     **dict.fromkeys(("round", "anew"), "rounds"),
     **dict.fromkeys(("advance", "gathered", "again"), "requests"),
-    "forget": "given",
+    "forget": "unsent",
 }
 """Timers with nothing left to do once what they name is not in that table of the `Context`."""
 
@@ -120,7 +120,7 @@ class Timers:
             case ("gathered", key):
                 split = context.requests[key]
                 return split.on_gathered(context, now) if isinstance(split, SplitCoordinator) else []
-            case ("free" | "close", caller, *_) if waits:
+            case ("release" | "close", caller, *_) if waits:
                 context.costly.put(caller, costs.runs(len(timer[-1])), timer)
             case ("close", caller, producer_id, partitions):
                 return self.router.close_session(caller, producer_id, partitions, now)
@@ -136,10 +136,10 @@ class Timers:
                 return self.upkeep.go_on_reclaiming(now)
             case ("compare",):
                 return self.upkeep.go_on_comparing(now)
-            case ("free", caller, released):
-                return context.free_in_steps(caller, released, now)
+            case ("release", caller, released):
+                return context.release_in_steps(caller, released, now)
             case ("forget", key):
-                del context.given[key]
+                del context.unsent[key]
             case ("recover", peer, _):
                 return context.hold_recovery.ask(state, context.replicas, peer, now)
             case ("resync",) if self.trust.resync is not None:

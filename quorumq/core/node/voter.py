@@ -44,7 +44,7 @@ class Voter:
             return self._on_store(sender, incarnation, message, now)
         if isinstance(message, m.Hold):
             if message.released:
-                self.context.release(message.released, now)
+                self.context.release_here(message.released, now)
         elif message.round and self.context.completions:
             subject = (message.partition, message.epoch)
             if waits := self.context.wait_to_adopt(*subject, sender, incarnation, message):
@@ -215,8 +215,8 @@ class Voter:
         Why: the peer's RELEASE may overtake our HOLD on its way to another replica, which would hold for no client.
         """
         me = (self.context.state.me, self.context.state.incarnation)
-        self.context.release(tuple(item for item in released if item.owner[:2] != me), now)
-        ours = self.context.free([item for item in released if item.owner[:2] == me], now)
+        self.context.release_here(tuple(item for item in released if item.owner[:2] != me), now)
+        ours = self.context.release_everywhere([item for item in released if item.owner[:2] == me], now)
         return [Send(sender, m.ReleaseReply(released)), *ours]
 
     def _why_no_replica(self, sender: NodeId, partition: PartitionId) -> tuple[str, list[Effect]]:

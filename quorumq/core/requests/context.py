@@ -176,7 +176,7 @@ class Context(Placing):
         proposing: request that proposes a change of a group, by instance; others of this node wait for it.
         keys: last key given to a request that is no client's.
         publishing: batches published in this step and not sent yet.
-        given: end time (monotonic seconds) and messages of replies that may never have been written.
+        unsent: end time (monotonic seconds) and messages of replies that may never have been written.
         parking: FETCHes that are parked here.
         woken: number of requests of each client that went on in this step without a turn of their own.
         registrations: registrations of groups in progress, by topic and name, with the requests that wait for them.
@@ -200,7 +200,7 @@ class Context(Placing):
     unstamped: dict[int, None] = field(default_factory=dict)
     proposing: dict[Instance, int] = field(default_factory=dict)
     publishing: list[Pending] = field(default_factory=list)
-    given: dict[int, tuple[float, list[m.Released]]] = field(default_factory=dict)
+    unsent: dict[int, tuple[float, list[m.Released]]] = field(default_factory=dict)
     parking: Parking = field(default_factory=Parking)
     woken: dict[Whose, int] = field(default_factory=dict)
     registrations: dict[tuple[bytes, str], Pending] = field(default_factory=dict)
@@ -282,7 +282,7 @@ class Context(Placing):
 
     # ----------------------------------------------------------------- giving holds back
 
-    def free(self, released: Iterable[m.Released], now: Now) -> list[Effect]:
+    def release_everywhere(self, released: Iterable[m.Released], now: Now) -> list[Effect]:
         """Remove our holds (RELEASE or LEAVE) here, and send that to all other replicas.
 
         Until a member confirms, it gets it again with our next HOLD (`NodeState.owe_release`). A node that has left the
@@ -293,25 +293,25 @@ class Context(Placing):
             members = self.catalogue.members_of(item.partition)
             for node in self.catalogue.holders_of(item.partition):
                 if node == self.state.me:
-                    self.release((item,), now)
+                    self.release_here((item,), now)
                 else:
                     if node in members:
                         self.state.owe_release(node, item, now)
                     others.setdefault(node, []).append(item)
         return [Send(member, m.Release(tuple(items))) for member, items in others.items()]
 
-    def free_in_steps(self, caller: Caller, released: tuple[m.Released, ...], now: Now) -> list[Effect]:
-        """Give back as `free` does. Messages beyond one step's share follow in later steps, in the caller's turn."""
+    def release_in_steps(self, caller: Caller, released: tuple[m.Released, ...], now: Now) -> list[Effect]:
+        """Release everywhere. Messages beyond one step's share follow in later steps, in the caller's turn."""
         few, rest = released[: limits.RUNS_PER_STEP], released[limits.RUNS_PER_STEP :]
         if rest:
-            self.state.at(now.mono, ("free", caller, rest))
-        return self.free(few, now)
+            self.state.at(now.mono, ("release", caller, rest))
+        return self.release_everywhere(few, now)
 
-    def free_slices(self, slices: Iterable[m.Slice], now: Now) -> list[Effect]:
+    def release_slices(self, slices: Iterable[m.Slice], now: Now) -> list[Effect]:
         """Give back deliveries of another node that certainly no client will work on."""
-        return [effect for part in slices for effect in self.free(released_of(part), now)]
+        return [effect for part in slices for effect in self.release_everywhere(released_of(part), now)]
 
-    def release(self, released: tuple[m.Released, ...], now: Now) -> None:
+    def release_here(self, released: tuple[m.Released, ...], now: Now) -> None:
         """Remove these holds from our own replicas, if the owner matches."""
         for item in released:
             replica = self.kept(item.partition)
@@ -320,16 +320,16 @@ class Context(Placing):
                 if item.partition in self.replicas and not replica.may_vote(now):
                     self.hold_recovery.note_release(self.replicas, item, now)
 
-    def remember_given(self, key: int, given: list[m.Released], until: float) -> None:
+    def note_unsent(self, key: int, given: list[m.Released], until: float) -> None:
         """Remember the messages that reply ``key`` delivers, in case its write is never begun."""
         if given:
-            self.given[key] = (until, given)
+            self.unsent[key] = (until, given)
             self.state.at(until, ("forget", key))
 
     def take_back(self, key: int, now: Now) -> list[Effect]:
         """Give back (LEAVE) a reply's messages: it was never begun, so certainly no client works on them."""
-        _, given = self.given.pop(key, (0.0, []))
-        return self.free(given, now)
+        _, given = self.unsent.pop(key, (0.0, []))
+        return self.release_everywhere(given, now)
 
     # ------------------------------------------------------------------------ registers
 

@@ -279,7 +279,7 @@ class SplitCoordinator(GroupReader):
         )  # a sub-fetch brings first-timers or a lot of suspects
         alone = suspects or any(map(is_suspect, self.slices))
         if suspects and self._takes_suspects(context):
-            effects += context.free_slices(self.slices, now)
+            effects += context.release_slices(self.slices, now)
             self.slices, self.won_messages, self.won_bytes = [], 0, 0
             alone = False
         for part in message.slices:
@@ -291,7 +291,7 @@ class SplitCoordinator(GroupReader):
                 crowded = crowded or self.won_messages + count > self.request.max_messages
                 self.crowded = self.crowded or crowded
                 if crowded or alone:
-                    effects += context.free_slices((part,), now)
+                    effects += context.release_slices((part,), now)
                     continue
             self.slices.append(part)
             self.won_messages += count
@@ -393,7 +393,7 @@ class SplitCoordinator(GroupReader):
         Slices of other nodes came over the wire, and only their header names the partition.
         """
         over = [part for part in self.slices if part.header.partition.topic == topic.id]
-        effects = context.free_slices(over, now)
+        effects = context.release_slices(over, now)
         self.partitions = tuple(partition for partition in self.partitions if partition.topic != topic.id)
         self.slices = [part for part in self.slices if part.header.partition.topic != topic.id]
         if self.partitions:
@@ -432,7 +432,7 @@ class SplitCoordinator(GroupReader):
     def _answer(self, context: Context, now: Now) -> list[Effect]:
         effects = self._cancel(context)
         given = [released for part in self.slices for released in released_of(part)]
-        context.remember_given(self.key, given, self.started + self.request.hold_time)
+        context.note_unsent(self.key, given, self.started + self.request.hold_time)
         if not (self.slices or self.hinted) and self.unlooked:  # empty would say that the group has begun
             return effects + self.finish(context, self._why_unlooked(context))
         hinted = self.hinted and not self.request.idle  # a sub-fetch of an idle client may not be
@@ -458,7 +458,7 @@ class SplitCoordinator(GroupReader):
 
     def on_gone(self, context: Context, now: Now) -> list[Effect]:
         """Give messages back, and call the sub-fetches off (LEAVE): the client is gone and no reply was begun."""
-        effects = self._cancel(context) + context.free_slices(self.slices, now)
+        effects = self._cancel(context) + context.release_slices(self.slices, now)
         return effects + self.finish(context, None)
 
 
