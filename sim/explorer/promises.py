@@ -77,7 +77,7 @@ def is_kept(node_state: Local, kind: Kind) -> bool:
     return kind == Kind.DEAD or all(
         view.readable(SPAN, view.covers(SPAN.producer_id, batch.header.published_ms))
         for replica in node_state.core.replicas.values()
-        for view in replica.views.sources()
+        for view in replica.views.main_groups()
         for batch in replica.batches.stored.values()
     )
 

@@ -51,7 +51,7 @@ class Reclaim(PartitionComponent):
         A group does not need it if it has a tombstone for each message, or begins after it, and has no hold and no dead
         letter in it.
         """
-        node, readers = self.node, self.views.sources()
+        node, readers = self.node, self.views.main_groups()
         if not readers or not batch.durable:
             return False
         parts = self.batches.parts_of(batch)

@@ -157,7 +157,7 @@ class Views:
         """Return the groups by name, so that two nodes list them alike."""
         return [self.groups[name] for name in sorted(self.groups)]
 
-    def sources(self) -> list[GroupView]:
+    def main_groups(self) -> list[GroupView]:
         """Return the groups that have records of their own: those that are not of dead letters."""
         return [view for view in self.groups.values() if view.home is view]
 
@@ -231,7 +231,7 @@ class Views:
             return
         for part in gone:
             self.batches.unwant(part)
-        for view in self.sources():
+        for view in self.main_groups():
             self._want_again(view, gone)
 
     # ------------------------------------------------------- what is done bit by bit

@@ -595,7 +595,6 @@ class FetchCoordinator(GroupReader):
         """Give all back and refuse, as our replica may not vote now: another node can serve this at once."""
         trusted = context.state.trusted and replica.is_trusted
         why = f"in quarantine for {context.quarantine_left(now):.1f} s" if trusted else "not trusted yet"
-        detail = f"node {context.state.me} is {why}: ask another node"
-        return context.release_everywhere(self._held(), now) + self.fail(
-            context, Code.TOO_FEW_REPLICAS, detail, 1
-        )
+        effects = context.release_everywhere(self._held(), now)
+        why = f"node {context.state.me} is {why}: ask another node"
+        return effects + self.fail(context, Code.TOO_FEW_REPLICAS, why, 1)

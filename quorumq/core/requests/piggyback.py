@@ -32,7 +32,7 @@ def piggyback_hold(context: Context, header: BatchHeader, now: Now) -> Hold | No
         return None
     if context.completions and replica.epoch != context.catalogue.epoch_of(header.partition):
         return None  # our replica takes the batch in once it has adopted the layout, and would grant the HOLD before
-    for view in replica.views.sources():
+    for view in replica.views.main_groups():
         if (header.partition, view.name) in context.parking.lines and may_choose(view, header):
             parked, _ = context.state.fetchers(header.partition, view.name, replica.members, now)
             fetch = waiting(context, replica, view) if parked == [context.state.me] else None
