@@ -20,11 +20,11 @@ QUARANTINE_OVER: Script = TICK * 3
 
 
 def hears_one(context: Context, replica: Replica) -> bool:
-    return any(partition == replica.partition for _, partition in context.answers.complete)
+    return any(partition == replica.partition for _, partition in context.resync_answers.complete)
 
 
 def hears_the_present_set(context: Context, replica: Replica) -> bool:
-    answered = [node for node, partition in context.answers.complete if partition == replica.partition]
+    answered = [node for node, partition in context.resync_answers.complete if partition == replica.partition]
     return sum(node in answered for node in replica.members) > len(replica.members) // 2
 
 

@@ -18,7 +18,7 @@ from sim.rules.stand_ins import Before, around
 
 
 def hears_the_present_set(context: Context) -> bool:
-    answered = [node for node, partition in context.answers.complete if partition is None]
+    answered = [node for node, partition in context.resync_answers.complete if partition is None]
     voters = context.catalogue.cluster.voters
     return sum(node in answered for node in voters) >= majority_of(len(voters))
 

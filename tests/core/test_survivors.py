@@ -430,7 +430,7 @@ def test_a_crash_at_any_step_lets_it_be_done_again(step: str, victim: str) -> No
         return bool(hit)  # from here on nothing arrives
 
     if step == "resynced":
-        cluster.nodes["b"].context.answers.complete.clear()  # type: ignore[union-attr]
+        cluster.nodes["b"].context.resync_answers.complete.clear()  # type: ignore[union-attr]
     cluster.drop = comes
     cluster.submit("a", m.DeclareSurvivors(("a",)))
     cluster.advance(1.0)

@@ -246,7 +246,7 @@ def test_an_emptied_node_waits_until_other_voters_are_chosen_or_not(rule: bool, 
     cluster.drop = losing(unaware("b", "c"))
     cluster.submit("a", m.ChangeMembers("move-voter", "c", to="d"))
     cluster.advance(0.2)
-    assert ("a", None) in cluster.nodes["d"].context.answers.complete
+    assert ("a", None) in cluster.nodes["d"].context.resync_answers.complete
     without(Catalogue, "undecided_voters", lambda self, decisions: None)
     alone = lambda sender, to, message: "d" in (sender, to)  # noqa: E731
     cluster.drop = losing(alone, lambda sender, to, message: isinstance(message, m.Prepare | m.Accept))

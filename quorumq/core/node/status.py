@@ -204,7 +204,7 @@ def moves(context: Context, now: Now) -> Iterator[tuple[dict[str, object], Progr
             handoff, progress = replica.handoff, Progress()
             if replica.since:
                 asked = [node for node in replica.tellers if node != context.state.me]
-                answered = [peer for peer, of in context.answers.complete if of == partition]
+                answered = [peer for peer, of in context.resync_answers.complete if of == partition]
             else:
                 asked = list(replica.members)
                 lacking = handoff.lacking if handoff is not None else {}

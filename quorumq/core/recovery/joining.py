@@ -37,11 +37,11 @@ def go_on(context: Context, now: Now, *, afresh: bool) -> list[Effect]:
         topic = context.catalogue.topics[replica.partition.topic]
         for peer in replica.tellers:
             part = (peer, replica.partition)
-            waits = part in context.answers.asked and not afresh
-            if peer not in context.state.links or part in context.answers.complete or waits:
+            waits = part in context.resync_answers.asked and not afresh
+            if peer not in context.state.links or part in context.resync_answers.complete or waits:
                 continue
             number = context.state.next_round()
-            start = context.answers.ask(part, number)
+            start = context.resync_answers.ask(part, number)
             if (peer, topic.id) not in sent:  # a layout has all partitions of its topic: once is enough
                 sent[peer, topic.id] = None
                 effects.append(Send(peer, PutTopic(0, topic)))
@@ -55,7 +55,7 @@ def may_join(context: Context, replica: Replica) -> bool:
     assert replica.placement is not None
     if replica.closing.dropping:
         return False  # a vote for a message that is to be dropped would count
-    answered = [node for node, partition in context.answers.complete if partition == replica.partition]
+    answered = [node for node, partition in context.resync_answers.complete if partition == replica.partition]
     remaining = [node for node in replica.tellers if node in replica.survivors and node != replica.node.me]
     if replica.survivors and all(node in answered for node in remaining):
         return True  # the others have lost their directories
@@ -100,7 +100,7 @@ def on_completed(context: Context, trust: Trust, number: int, now: Now) -> list[
 def on_told(context: Context, sender: NodeId, message: ResyncReply, now: Now) -> list[Effect]:
     """Take in a chunk of an answer; vote in the slot once enough is here and durable."""
     effects = take_in(context, sender, message, now)
-    if not context.answers.take(sender, message):
+    if not context.resync_answers.take(sender, message):
         return effects
     return effects + go_on(context, now, afresh=False)
 
@@ -132,7 +132,7 @@ def begin_to_vote(context: Context, joined: Joined, now: Now) -> list[Effect]:
     former = leavers if len(leavers) == 1 else () if leavers else before
     until = now.mono + limits.QUARANTINE_SHARE * context.config.hold_time_max
     replica.begin_to_vote(joined.min_ballot, former, until)
-    context.answers.discard(replica.partition)
+    context.resync_answers.discard(replica.partition)
     context.hold_recovery.want(replica, now)
     effects = [
         effect

@@ -113,7 +113,7 @@ class Resync:
         needed: int | None = None,
     ) -> int:
         """Return how many more of ``members`` must report what they have of a partition, or their registers."""
-        silent = [member for member in members if (member, partition) not in context.answers.complete]
+        silent = [member for member in members if (member, partition) not in context.resync_answers.complete]
         if needed is None:
             needed = self.needed(len(members)) if context.state.me in members else majority_of(len(members))
         lacking = max(0, needed - len(members) + len(silent))
@@ -136,7 +136,7 @@ class Resync:
         learning = [node for node in others if not context.peers.reported.get(node, {}).get("trusted", True)]
         if away:
             lacks.append(f"{', '.join(away)} cannot be reached")
-        elif learning and all(peer in learning for peer, _ in context.answers.asked):
+        elif learning and all(peer in learning for peer, _ in context.resync_answers.asked):
             lacks.append(
                 f"{', '.join(learning)} is not trusted either: where what they lost cannot be brought back, "
                 "`quorumq survivors declare` lets them go on with what is left"
@@ -157,7 +157,7 @@ class Resync:
             if peer in replica.tellers and not replica.learns
         ]
         effects: list[Effect] = []
-        answers = context.answers
+        answers = context.resync_answers
         for part in parts:
             if part not in answers.complete and (afresh or part not in answers.asked):
                 number = context.state.next_round()
@@ -180,12 +180,12 @@ class Resync:
         effects = take_in(context, sender, message, now)
         if context.catalogue.undecided_voters(message.decisions) is not None:
             self.unclear[sender] = None
-        if not context.answers.take(sender, message):
+        if not context.resync_answers.take(sender, message):
             return effects
         if message.partition is None and not message.following and sender in self.unclear:
             del self.unclear[sender]
             if not self.survivors:  # else no node can decide the layout
-                context.answers.reopen((sender, None))
+                context.resync_answers.reopen((sender, None))
         for peer in context.catalogue.cluster.present:  # new partitions may have come with the registers
             effects += self.ask(context, peer, now, afresh=False)
         return effects

@@ -35,7 +35,7 @@ from quorumq.core.messages import Failed
 from quorumq.core.messages import records as r
 from quorumq.core.messages.effects import Done, Effect, LinkUp, Persist
 from quorumq.core.recovery.resync import Resync, adopt_chosen, far_above
-from quorumq.core.requests.answers import Answers
+from quorumq.core.requests.answers import ResyncAnswers
 from quorumq.core.requests.context import Context
 from quorumq.core.values import limits
 from quorumq.core.values.clock import RESERVE_STEP, reserve_token
@@ -278,7 +278,7 @@ class Trust:
             return False
         is_first, self.resync = self.resync.is_first, None
         context.state.voter_since = self.joined.get(VOTERS, 0)
-        context.answers = Answers()
+        context.resync_answers = ResyncAnswers()
         clock = context.state.clock
         clock.min_ballot = max(clock.min_ballot, self.min_ballot)
         until = now.mono + (0.0 if is_first else limits.QUARANTINE_SHARE * self.config.hold_time_max)

@@ -63,7 +63,7 @@ def adopt(context: Context, adopted: ClusterAdopted, now: Now) -> list[Effect]:
     layout, sender, number = adopted
     if context.catalogue.is_newer(layout):
         effects += context.use_cluster(layout, now)
-        context.answers.discard(None)
+        context.resync_answers.discard(None)
         context.survivors = ()
         context.join_soon(now)
         effects += [Send(peer, PutCluster(0, layout)) for peer in context.state.links]
@@ -104,7 +104,7 @@ def question(context: Context, peer: NodeId, start: int, number: int) -> list[Ef
 
 def go_on(context: Context, *, afresh: bool) -> list[Effect]:
     """Vote in a new slot if enough nodes have told. Ask those that have not, again only if ``afresh``."""
-    state, answers = context.state, context.answers
+    state, answers = context.state, context.resync_answers
     if state.voting_epoch >= 0:
         return []
     if has_enough(context):
@@ -126,7 +126,7 @@ def has_enough(context: Context) -> bool:
     Why: a request that completed in the epoch before has a majority of them, and one of those has told. Too few are
     left in that epoch to complete or to read anything there.
     """
-    answered = [node for node, partition in context.answers.complete if partition is None]
+    answered = [node for node, partition in context.resync_answers.complete if partition is None]
     cluster, me = context.catalogue.cluster, context.state.me
     survivors = [node for node in cluster.tellers(me) if node in context.survivors and node != me]
     if context.survivors and all(node in answered for node in survivors):
@@ -152,5 +152,5 @@ def begin_to_vote(context: Context, since: int) -> None:
         context.state.clock.highest
     )  # all promises of the voters before are below
     if context.state.voting_epoch >= 0:
-        context.answers.discard(None)
+        context.resync_answers.discard(None)
         context.survivors = ()

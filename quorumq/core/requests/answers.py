@@ -18,7 +18,7 @@ QUESTIONS_MAX: Final = 16
 """Questions about one part, in a row, whose answers count."""
 
 
-class Answers:
+class ResyncAnswers:
     """Complete answers, and those still awaited.
 
     Attributes:

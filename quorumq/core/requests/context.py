@@ -30,7 +30,7 @@ from quorumq.core.values import limits
 from quorumq.core.values.deadnames import source_of
 from quorumq.core.values.errors import Code
 from quorumq.core.values.fairqueue import Caller, FairQueue, Whose, whose
-from quorumq.core.values.latency import Answers
+from quorumq.core.values.latency import ReplyTimes
 from quorumq.core.values.types import (
     ClusterLayout,
     Group,
@@ -206,7 +206,7 @@ class Context(Placing):
     registrations: dict[tuple[bytes, str], Pending] = field(default_factory=dict)
     sub_fetches: dict[tuple[NodeId, int], int] = field(default_factory=dict)
     called_off: dict[int, None] = field(default_factory=dict)
-    hold_times: Answers = field(default_factory=Answers)
+    hold_times: ReplyTimes = field(default_factory=ReplyTimes)
     costly: FairQueue[Costly] = field(default_factory=FairQueue)
     departs: bool = False
 

@@ -18,7 +18,7 @@ from quorumq.core.messages.records import PartitionDropped, PartitionTrusted, To
 from quorumq.core.partition.hold_recovery import HoldRecovery
 from quorumq.core.partition.move_throttle import MoveThrottle
 from quorumq.core.partition.replica import Replica
-from quorumq.core.requests.answers import Answers
+from quorumq.core.requests.answers import ResyncAnswers
 from quorumq.core.values.chunks import chunks_of
 from quorumq.core.values.types import (
     FIRST_LAYOUT,
@@ -94,7 +94,7 @@ class Placing:
         survivors: nodes that were declared to be all that is left, while this node's slot among the voters is new.
         joins: a timer is set for slots in which this node is new.
         asks: this step asks for the promises of such slots.
-        answers: answers of peers about partitions whose slot here is new, or was in a lost directory.
+        resync_answers: answers of peers about partitions whose slot here is new, or was in a lost directory.
         throttle: limits of the payload that this node gives to moves.
         adopted: topics whose layouts were adopted here lately, for the log; the driver takes them out.
     """
@@ -109,7 +109,7 @@ class Placing:
     survivors: tuple[NodeId, ...] = field(init=False, default=())
     joins: bool = field(init=False, default=False)
     asks: bool = field(init=False, default=False)
-    answers: Answers = field(init=False, default_factory=Answers)
+    resync_answers: ResyncAnswers = field(init=False, default_factory=ResyncAnswers)
     throttle: MoveThrottle = field(init=False)
     adopted: deque[Topic] = field(init=False, default_factory=lambda: deque(maxlen=ADOPTED_KEPT))
 
@@ -185,7 +185,7 @@ class Placing:
             if (replica.epoch, replica.batches.partners) != (epoch, partners):
                 replica.sync.discard_comparisons()  # with nodes of the set before
             if replica.epoch != epoch:
-                self.answers.discard(partition)
+                self.resync_answers.discard(partition)
                 self.hold_recovery.want(replica, now)
                 if replica.batches.refused and replica.is_trusted:
                     replica.sync.compare_soon(members, now)

@@ -89,7 +89,7 @@ class Latency:
         assert len(self.counts) <= STEPS_MAX + 1
 
 
-class Answers(Latency):
+class ReplyTimes(Latency):
     """Times from a request to each of its answers, also those that come when it is over."""
 
     __slots__ = ("_asked_at",)
