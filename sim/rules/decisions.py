@@ -17,7 +17,7 @@ from quorumq.core.requests.coordinator import Coordinator
 from quorumq.core.requests.proposing import Proposer, vote
 from quorumq.core.requests.registers import ChangeCoordinator
 from quorumq.core.requests.registration import Registration
-from quorumq.core.requests.skipping import Part, Skipping, Wanted
+from quorumq.core.requests.skipping import SkippedPartition, Skipping, Wanted
 from quorumq.core.values.types import Group, NodeId, Now, Span
 from sim.explorer.scenario import Budget
 from sim.rules.creation import propose_ours
@@ -50,7 +50,7 @@ def skip_and_go_on(
     before: Before,
     self: Skipping,
     context: Context,
-    part: Part,
+    part: SkippedPartition,
     items: Wanted,
     alike: tuple[Span, ...],
     now: Now,

@@ -8,7 +8,7 @@ import pytest
 
 from quorumq.core import messages as m
 from quorumq.core.cluster import peer_groups
-from quorumq.core.cluster.peer_groups import Asked
+from quorumq.core.cluster.peer_groups import GroupsQuestion
 from quorumq.core.cluster.state import NodeConfig
 from quorumq.core.messages.effects import DropBatches, Send
 from quorumq.core.messages.records import BatchStored, Reclaimed
@@ -213,7 +213,7 @@ def test_an_answer_given_before_the_tombstone_does_not_count() -> None:
     cluster.ask("a", fetch(hold_time=1.0))
     cluster.advance(2)
     core = cluster.nodes["a"]
-    core.context.peer_groups.asked[7] = Asked(cluster.time, tuple(core.topics))
+    core.context.peer_groups.asked[7] = GroupsQuestion(cluster.time, tuple(core.topics))
     cluster.advance(3)
     cluster.drop = lambda sender, to, message: isinstance(message, m.GroupsReply) and not kept
     drained(cluster)

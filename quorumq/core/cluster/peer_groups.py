@@ -22,7 +22,7 @@ TOPICS_PER_ASK = 64
 """Topics in one GroupsRequest."""
 
 
-class Asked(NamedTuple):
+class GroupsQuestion(NamedTuple):
     """A GroupsRequest: the time of the question (monotonic seconds) and its topics."""
 
     at: float
@@ -41,7 +41,7 @@ class PeerGroups:
 
     def __init__(self, state: NodeState) -> None:
         self.state = state
-        self.asked: dict[int, Asked] = {}
+        self.asked: dict[int, GroupsQuestion] = {}
         self.answered_at: dict[tuple[NodeId, bytes], float] = {}
 
     def ask(self, topics: Iterable[bytes], now: Now) -> list[Effect]:
@@ -51,11 +51,11 @@ class PeerGroups:
         }
         effects: list[Effect] = []
         for chunk in chunks_of(sorted(topics), TOPICS_PER_ASK):
-            ask = self._question(Asked(now.mono, chunk), "")
+            ask = self._question(GroupsQuestion(now.mono, chunk), "")
             effects += [Send(peer, ask) for peer in self.state.links]
         return effects
 
-    def _question(self, asked: Asked, after: str) -> GroupsRequest:
+    def _question(self, asked: GroupsQuestion, after: str) -> GroupsRequest:
         number = self.state.next_round()
         self.asked[number] = asked
         layouts = layouts_of(self.state.catalogue, asked.topics)

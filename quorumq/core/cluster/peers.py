@@ -13,7 +13,7 @@ from quorumq.core.cluster.topics import layout_digest
 from quorumq.core.messages import VERSIONS, Admitted, Failed, Heartbeat, Hello, LayoutMark, Welcome
 from quorumq.core.messages.effects import Effect, Persist, Reply, Send
 from quorumq.core.messages.records import BatchStored, JournalRecord, PeerPosition, PeerSeen
-from quorumq.core.messages.sync import Seen as SeenStart
+from quorumq.core.messages.sync import SeenStart
 from quorumq.core.values.errors import Code
 from quorumq.core.values.limits import DIGEST_BYTES, LAYOUT_MARKS_MAX
 from quorumq.core.values.types import ClusterLayout, Incarnation, Machines, NodeId, Now, PartitionId
@@ -32,7 +32,7 @@ SILENT_S = 1.0
 STARTS_TOLD = 16
 """Last starts of a node that are kept, and sent to it. One would suffice if no WELCOME were ever lost."""
 
-Seen = dict[NodeId, tuple[PeerSeen, ...]]
+StartsSeen = dict[NodeId, tuple[PeerSeen, ...]]
 """Last starts seen of each node, with their directories, the newest last."""
 
 
@@ -51,7 +51,7 @@ class Peers:
 
     __slots__ = ("positions", "received_at", "reported", "seen", "state", "unanswered")
 
-    def __init__(self, state: NodeState, seen: Seen, reported: dict[NodeId, tuple[int, int]]) -> None:
+    def __init__(self, state: NodeState, seen: StartsSeen, reported: dict[NodeId, tuple[int, int]]) -> None:
         self.state = state
         self.seen = seen
         self.positions = Positions(reported)

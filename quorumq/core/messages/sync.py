@@ -251,7 +251,7 @@ class ResyncRequest(NamedTuple):
     since: int = FIRST_LAYOUT  # number of the layout since which the sender has its slot
 
 
-class Seen(NamedTuple):
+class SeenStart(NamedTuple):
     """A start of a node and its directory, as it said in HELLO."""
 
     node: NodeId
@@ -271,7 +271,7 @@ class ResyncReply(NamedTuple):
     state: SyncState | None
     decisions: tuple[Decision, ...] = ()  # with the registers: instances undecided at the sender
     cluster: ClusterLayout | None = None  # with the registers, in each chunk: layout 0 is known to all
-    seen: tuple[Seen, ...] = ()  # with the registers, in the first chunk: the newest start of each node
+    seen: tuple[SeenStart, ...] = ()  # with the registers, in the first chunk: the newest start of each node
 
 
 class SurvivorsRequest(NamedTuple):
@@ -293,5 +293,5 @@ class SurvivorsReply(NamedTuple):
     round: int
     trusted: bool
     why: str
-    seen: tuple[Seen, ...]
+    seen: tuple[SeenStart, ...]
     survivors: tuple[NodeId, ...]

@@ -44,7 +44,7 @@ from quorumq.core.requests import sources
 from quorumq.core.requests.context import Context, Costly
 from quorumq.core.requests.finding import tell_registers
 from quorumq.core.requests.leaving import end_requests
-from quorumq.core.requests.placing import TOKEN_COMPLETED, TOKEN_TOPIC, Asked, drop_batches
+from quorumq.core.requests.placing import TOKEN_COMPLETED, TOKEN_TOPIC, WaitingMessage, drop_batches
 from quorumq.core.requests.proposing import vote
 from quorumq.core.requests.publish import store_published
 from quorumq.core.requests.waking import wake, wake_newly_ready
@@ -383,7 +383,7 @@ class NodeCore:
             ]
         if TOKEN_COMPLETED < token <= TOKEN_COMPLETED // 2:
             waited = self.context.completions[token - TOKEN_COMPLETED]
-            if isinstance(waited, Asked):
+            if isinstance(waited, WaitingMessage):
                 del self.context.completions[token - TOKEN_COMPLETED]
                 if self.state.superseded(waited.sender, waited.incarnation):
                     return []

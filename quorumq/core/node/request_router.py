@@ -58,7 +58,7 @@ from quorumq.core.values.printable import plural
 from quorumq.core.values.spans import SpanSet
 from quorumq.core.values.types import Kind, NodeId, Now, PartitionId, ProducerId, Topic
 
-Admitted = Coordinator | m.ClientReply
+Routed = Coordinator | m.ClientReply
 """Coordinator that carries a request through, or the answer."""
 
 
@@ -132,7 +132,7 @@ class RequestRouter:
             )
         return [*effects, Reply(key, admitted)]
 
-    def _look(self, key: int, request: m.ClientRequest, now: Now, *, looked: bool) -> Admitted:
+    def _look(self, key: int, request: m.ClientRequest, now: Now, *, looked: bool) -> Routed:
         """Return the request's coordinator, or the answer. This and its callees only look: their errors are survived
         (docs/decisions/0011-what-an-exception-ends.md)."""
         context = self.context
@@ -151,7 +151,7 @@ class RequestRouter:
         if isinstance(request, STAMPED) and context.state.clock.used_up:
             return m.Failed(Code.NOT_STORED, USED_UP)
         try:
-            return ADMITTED[type(request)](self, key, request, now)
+            return ROUTES[type(request)](self, key, request, now)
         except m.RequestRefused as refused:
             return refused.reply
 
@@ -201,14 +201,14 @@ class RequestRouter:
 
     # -------------------------------------------------------------------------- topics
 
-    def _change_members(self, key: int, request: m.ChangeMembers) -> Admitted:
+    def _change_members(self, key: int, request: m.ChangeMembers) -> Routed:
         m.refuse_if(check_change(self.context, request))
         if request.dry_run:
             return m.ChangeMembersReply(self.context.catalogue.cluster.layout)
         m.refuse_if(self.context.state.no_capacity(Kind.OPEN), Code.STORAGE_FULL)
         return MembersCoordinator(key, request)
 
-    def _create_topic(self, key: int, request: m.CreateTopic) -> Admitted:
+    def _create_topic(self, key: int, request: m.CreateTopic) -> Routed:
         m.refuse_if(check_topic_request(request, *self.context.catalogue.cluster.placing))
         known = self.context.catalogue.topic_named(request.name)
         if known is not None and request.implicit:
@@ -221,7 +221,7 @@ class RequestRouter:
         no_capacity = self.context.catalogue.why_no_capacity(request) if known is None else None
         return no_capacity or CreateTopicCoordinator(key, request)
 
-    def _alter_topic(self, key: int, request: m.AlterTopic) -> Admitted:
+    def _alter_topic(self, key: int, request: m.AlterTopic) -> Routed:
         topic = self._meant(request.name, request.seen and request.seen.id)
         config, cluster = self.context.config, self.context.catalogue.cluster
         m.refuse_if(check_alteration(request, topic))
@@ -238,18 +238,18 @@ class RequestRouter:
         )
         return no_capacity or AlterTopicCoordinator(key, request, topic)
 
-    def _move(self, key: int, request: m.MovePartition) -> Admitted:
+    def _move(self, key: int, request: m.MovePartition) -> Routed:
         self._meant(request.name, request.id)
         return begin_move(self.context, key, request)
 
-    def _labels(self, key: int, request: m.LabelsRequest) -> Admitted:
+    def _labels(self, key: int, request: m.LabelsRequest) -> Routed:
         topic = self._meant(request.topic, request.id)
         m.refuse_if(check_changes(request.changes))
         if request.changes:
             m.refuse_if(self.context.state.no_capacity(Kind.OPEN), Code.STORAGE_FULL)
         return LabelsCoordinator(key, request, topic)
 
-    def _delete_topic(self, key: int, request: m.DeleteTopic) -> Admitted:
+    def _delete_topic(self, key: int, request: m.DeleteTopic) -> Routed:
         topic = self.context.catalogue.register_with(request.id, request.name)
         if topic is not None and topic.name == request.name:
             return DeleteTopicCoordinator(key, request, topic)
@@ -291,7 +291,7 @@ class RequestRouter:
 
     # -------------------------------------------------------------------------- groups
 
-    def _set_group(self, key: int, request: m.SetGroup) -> Admitted:
+    def _set_group(self, key: int, request: m.SetGroup) -> Routed:
         if request.start not in ("earliest", "latest", "time"):
             m.refuse_if(f"start is {request.start[:50]!r}: it must be 'earliest', 'latest' or 'time'")
         if request.group.endswith(DEAD_SUFFIX):
@@ -304,7 +304,7 @@ class RequestRouter:
         no_capacity = None if there else self.context.catalogue.why_no_groups((topic,), request.group)
         return no_capacity or GroupCoordinator(key, request, topic.id)
 
-    def _pause_group(self, key: int, request: m.PauseGroup | m.LimitGroup) -> Admitted:
+    def _pause_group(self, key: int, request: m.PauseGroup | m.LimitGroup) -> Routed:
         if isinstance(request, m.LimitGroup):
             m.refuse_if(check_limit(request))
         topic = self._meant(request.topic, request.id)
@@ -334,14 +334,14 @@ class RequestRouter:
         here = [replica for replica in replicas if replica is not None]
         return bool(here) and not any(group in replica.views.groups for replica in here)
 
-    def _purge(self, key: int, request: m.PurgeRequest) -> Admitted:
+    def _purge(self, key: int, request: m.PurgeRequest) -> Routed:
         m.refuse_if(self.context.state.no_capacity(Kind.PURGED), Code.STORAGE_FULL)
         topics, group = dead_letter_names((request.topic,), request.group)
         self._meant(topics[0], request.id)
         partition = self._read_by(topics[0], request.partition, group.removesuffix(DEAD_SUFFIX))
         return PurgeCoordinator(key, partition, group, request)
 
-    def _redrive(self, key: int, request: m.RedriveRequest) -> Admitted:
+    def _redrive(self, key: int, request: m.RedriveRequest) -> Routed:
         request = request._replace(group=request.group.removesuffix(DEAD_SUFFIX))
         partition = self._read_by(request.topic, request.partition, request.group)
         return RedriveCoordinator(key, request, partition)
@@ -353,7 +353,7 @@ class RequestRouter:
             raise m.RequestRefused(self.context.catalogue.no_group(topic, group))
         return partition
 
-    def _peek(self, key: int, request: m.PeekRequest, now: Now) -> Admitted:
+    def _peek(self, key: int, request: m.PeekRequest, now: Now) -> Routed:
         topics, group = dead_letter_names((request.topic,), request.group)
         partition = self.context.catalogue.partition_named(topics[0], request.partition)
         source = group.removesuffix(DEAD_SUFFIX)
@@ -367,7 +367,7 @@ class RequestRouter:
             return PeekCoordinator(key, partition, request)
         return replica.on_peek(request, now)
 
-    def _show(self, request: m.ShowRequest, now: Now) -> Admitted:
+    def _show(self, request: m.ShowRequest, now: Now) -> Routed:
         replica = self.context.replicas.get(request.partition)
         if replica is None:
             detail = f"node {self.context.state.me} has no replica of that partition: ask one that has"
@@ -379,7 +379,7 @@ class RequestRouter:
             return shown
         return shown._replace(slices=slices_of(replica.batches, replica.topic.name, (request.span,)))
 
-    def _describe(self, request: m.DescribeGroups, now: Now) -> Admitted:
+    def _describe(self, request: m.DescribeGroups, now: Now) -> Routed:
         """Describe the groups that are known here; the others were deleted, or are to become known."""
         catalogue = self.context.catalogue
         rows = sum(max(1, catalogue.partitions_of(topic)) for topic, _ in request.groups)
@@ -407,11 +407,11 @@ class RequestRouter:
 
     # ---------------------------------------------------------------------- deliveries
 
-    def _extend(self, key: int, request: m.ExtendRequest) -> Admitted:
+    def _extend(self, key: int, request: m.ExtendRequest) -> Routed:
         m.refuse_if(check_hold_time(request.hold_time, limits.CLAIM_MAX_S))
         return ExtendCoordinator(key, request)
 
-    def _reject(self, key: int, request: m.RejectRequest, now: Now) -> Admitted:
+    def _reject(self, key: int, request: m.RejectRequest, now: Now) -> Routed:
         death = request.death
         if death is not None and any(item.receipt.group.endswith(DEAD_SUFFIX) for item in request.items):
             m.refuse_if(
@@ -428,7 +428,7 @@ class RequestRouter:
             death = death._replace(died_ms=now.wall_ms, node=self.context.state.me)
         return RejectCoordinator(key, request._replace(death=death))
 
-    def _fetch(self, key: int, request: m.Fetch, now: Now) -> Admitted:
+    def _fetch(self, key: int, request: m.Fetch, now: Now) -> Routed:
         context = self.context
         topics, group = dead_letter_names(request.topics, request.group)
         most = limits.DEATHS_PER_CHUNK if group.endswith(DEAD_SUFFIX) else limits.FETCH_MESSAGES_MAX
@@ -503,7 +503,7 @@ class RequestRouter:
         return partitions
 
 
-ADMITTED: Final[dict[type, Callable[[RequestRouter, int, Any, Now], Admitted]]] = {
+ROUTES: Final[dict[type, Callable[[RequestRouter, int, Any, Now], Routed]]] = {
     m.OpenSession: lambda router, key, request, now: router._open_session(),
     m.CloseSession: lambda router, key, request, now: m.NotedReply(),
     m.ReleaseRequest: lambda router, key, request, now: m.NotedReply(),

@@ -23,7 +23,9 @@ from quorumq.core.values.deadnames import source_of
 from quorumq.core.values.errors import Code
 from quorumq.core.values.types import Incarnation, NodeId, Now, PartitionId, Topic
 
-Asked = m.Hold | m.Extend | m.Ack | m.Reject | m.Merge | m.ReplicaList | m.CloseRequest | m.SlotRequest
+PartitionRequest = (
+    m.Hold | m.Extend | m.Ack | m.Reject | m.Merge | m.ReplicaList | m.CloseRequest | m.SlotRequest
+)
 """Requests of a quorum that are about one partition."""
 
 
@@ -183,7 +185,7 @@ class Voter:
             votes, effects = self.on_piggybacked(sender, incarnation, message.hold, now, "")
         return [*effects, Send(sender, m.StoreReply(message.round, problems, m.NO_STARTS, votes=votes))]
 
-    def is_refused(self, message: Asked) -> bool:
+    def is_refused(self, message: PartitionRequest) -> bool:
         """Return True: a question or write in another layout than the adopted one is refused.
 
         Why a method: the simulator leaves this rule out.
@@ -203,7 +205,7 @@ class Voter:
         assert isinstance(answer.message, m.HoldReply)
         return answer.message, effects
 
-    def _refuse(self, sender: NodeId, message: Asked, error: str) -> list[Effect]:
+    def _refuse(self, sender: NodeId, message: PartitionRequest, error: str) -> list[Effect]:
         """Refuse: nothing is done. Requests of anti-entropy are not answered."""
         if not message.round and isinstance(message, m.Merge):
             return []

@@ -55,7 +55,7 @@ HOLDS_PER_CHUNK = 2000
 """Holds in one chunk of an answer: some 200 bytes each."""
 
 
-class Asked(NamedTuple):
+class HoldsQuestion(NamedTuple):
     """The request to one peer that an answer would count for."""
 
     round: int
@@ -74,7 +74,7 @@ class HoldRecovery:
 
     def __init__(self) -> None:
         self.awaited: dict[PartitionId, dict[NodeId, None]] = {}
-        self._asked: dict[NodeId, Asked] = {}
+        self._asked: dict[NodeId, HoldsQuestion] = {}
         self.releases: dict[Released, None] = {}
         self._chunks: dict[tuple[PartitionId, NodeId], dict[int, tuple[HeldThere, ...]]] = {}
         self._reported: dict[PartitionId, list[Reported]] = {}
@@ -125,7 +125,7 @@ class HoldRecovery:
             return []
         number = state.next_round()
         pause = ASK_FIRST_S if afresh or before is None else min(2 * before.pause, ASK_AGAIN_S)
-        self._asked[peer] = Asked(number, pause)
+        self._asked[peer] = HoldsQuestion(number, pause)
         state.at(now.mono + pause, ("recover", peer, number))
         epochs = tuple([replicas[partition].epoch for partition in partitions])
         moved = any(epoch != FIRST_LAYOUT for epoch in epochs)

@@ -8,7 +8,7 @@ from typing import Final
 from quorumq.core.cluster.catalogue import Catalogue
 from quorumq.core.cluster.deleted_names import KEY_BYTES, entries_of
 from quorumq.core.cluster.members import VOTERS, first_layout
-from quorumq.core.cluster.peers import Seen, seen_last
+from quorumq.core.cluster.peers import StartsSeen, seen_last
 from quorumq.core.cluster.state import NodeConfig, NodeState
 from quorumq.core.messages import records as r
 from quorumq.core.partition.recall import PartitionRecord
@@ -63,7 +63,7 @@ class Replay:
         self.starts = 0
         self.last = Incarnation(0, 0)
         self.reserve = 0
-        self.seen: Seen = {}
+        self.seen: StartsSeen = {}
         self.positions: dict[NodeId, tuple[int, int]] = {}
         self.stop: r.CleanStopped | None = None
         self.topics: list[Topic] = []

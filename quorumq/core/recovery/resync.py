@@ -30,7 +30,7 @@ from quorumq.core.messages.effects import Effect, Persist, Send
 from quorumq.core.messages.records import DecisionPut
 from quorumq.core.partition.replica import Replica
 from quorumq.core.recovery import voterslots
-from quorumq.core.requests.answers import Part
+from quorumq.core.requests.answers import Subject
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.placing import ClusterAdopted
 from quorumq.core.values import limits
@@ -150,7 +150,7 @@ class Resync:
         if peer not in context.state.links:
             return []
         tellers = context.catalogue.cluster.tellers(context.state.me)
-        parts: list[Part] = [(peer, None)] if peer in tellers else []
+        parts: list[Subject] = [(peer, None)] if peer in tellers else []
         parts += [
             (peer, partition)
             for partition, replica in context.replicas.items()

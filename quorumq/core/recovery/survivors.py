@@ -38,7 +38,7 @@ def tell(
         replica.survivors = message.survivors
     if message.survivors and state.voting_epoch < 0:
         context.survivors = message.survivors
-    seen = [m.Seen(state.me, state.incarnation, state.directory), *context.peers.newest_starts()]
+    seen = [m.SeenStart(state.me, state.incarnation, state.directory), *context.peers.newest_starts()]
     reply = m.SurvivorsReply(
         message.round,
         state.trusted,
@@ -126,7 +126,7 @@ class DeclareCoordinator(Coordinator):
             detail = f"nothing has to be declared. These nodes are trusted: {', '.join(survivors)}{rest}"
             return m.Failed(Code.USAGE, detail)
         for learner in others:
-            own = m.Seen(learner, self.replies[learner][0], self.replies[learner][1].seen[0].directory)
+            own = m.SeenStart(learner, self.replies[learner][0], self.replies[learner][1].seen[0].directory)
             unseen = [
                 node for node in context.catalogue.cluster.present if own not in self.replies[node][1].seen
             ]

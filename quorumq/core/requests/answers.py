@@ -11,7 +11,7 @@ from typing import Final
 from quorumq.core.messages import ResyncReply
 from quorumq.core.values.types import NodeId, PartitionId
 
-Part = tuple[NodeId, PartitionId | None]
+Subject = tuple[NodeId, PartitionId | None]
 """One peer's part of an answer: its registers (None), or its state of one partition."""
 
 QUESTIONS_MAX: Final = 16
@@ -29,11 +29,11 @@ class ResyncAnswers:
     __slots__ = ("_at", "asked", "complete")
 
     def __init__(self) -> None:
-        self.complete: dict[Part, None] = {}
-        self.asked: dict[Part, dict[int, dict[int, None]]] = {}
-        self._at: dict[Part, int] = {}  # the place to go on from
+        self.complete: dict[Subject, None] = {}
+        self.asked: dict[Subject, dict[int, dict[int, None]]] = {}
+        self._at: dict[Subject, int] = {}  # the place to go on from
 
-    def ask(self, part: Part, number: int) -> int:
+    def ask(self, part: Subject, number: int) -> int:
         """Note that question ``number`` asks for the rest of a part, and return the place to go on from."""
         questions = self.asked.setdefault(part, {})
         questions[number] = {}
@@ -57,7 +57,7 @@ class ResyncAnswers:
             self.complete[part] = None
         return True
 
-    def reopen(self, part: Part) -> None:
+    def reopen(self, part: Subject) -> None:
         """Drop a complete answer: the next repetition of the question asks for it from the beginning."""
         del self.complete[part]
         self._at.pop(part, None)
@@ -65,7 +65,7 @@ class ResyncAnswers:
 
     def discard(self, partition: PartitionId | None) -> None:
         """Drop all about a partition, or the registers (None): their set of nodes is another one now."""
-        tables: tuple[dict[Part, object], ...] = (self.complete, self.asked, self._at)  # type: ignore[assignment]
+        tables: tuple[dict[Subject, object], ...] = (self.complete, self.asked, self._at)  # type: ignore[assignment]
         for table in tables:
             for part in [part for part in table if part[1] == partition]:
                 del table[part]

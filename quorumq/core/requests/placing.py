@@ -69,7 +69,7 @@ class ClusterAdopted(NamedTuple):
     round: int = 0
 
 
-class Asked(NamedTuple):
+class WaitingMessage(NamedTuple):
     """A peer's question or write in a layout that waits for the disk here: it is taken in once that is adopted."""
 
     sender: NodeId
@@ -77,7 +77,7 @@ class Asked(NamedTuple):
     message: PeerMessage
 
 
-Completion = Topic | Joined | ClusterAdopted | Asked
+Completion = Topic | Joined | ClusterAdopted | WaitingMessage
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -231,7 +231,7 @@ class Placing:
         newer = epoch > (replica.epoch if replica is not None else 0)
         if topic is None or not newer or not self.is_adopting(topic):
             return []
-        return [Persist((), (self.when_durable(Asked(sender, incarnation, message)),))]
+        return [Persist((), (self.when_durable(WaitingMessage(sender, incarnation, message)),))]
 
     def make_source(self, topic: Topic, partition: PartitionId) -> bool:
         """Keep a replica of a partition as its source, and return True, if the adopted layout says so.

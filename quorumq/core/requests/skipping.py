@@ -60,7 +60,7 @@ class Writing:
 
 
 @dataclass(slots=True)
-class Part:
+class SkippedPartition:
     """One partition, page by page.
 
     Attributes:
@@ -99,7 +99,7 @@ class Skipping:
         self.topic = topic
         self.group = group
         self.remaining = deque(range(topic.partitions))
-        self.parts: dict[int, Part] = {}  # by round
+        self.parts: dict[int, SkippedPartition] = {}  # by round
         self.has_begun = False
         self.wrote = False
         self.unclear = 0
@@ -113,10 +113,12 @@ class Skipping:
         """Ask about the first partitions."""
         effects: list[Effect] = []
         while self.remaining and len({id(part) for part in self.parts.values()}) < AT_ONCE:
-            effects += self._ask(context, Part(PartitionId(self.topic.id, self.remaining.popleft())), now)
+            effects += self._ask(
+                context, SkippedPartition(PartitionId(self.topic.id, self.remaining.popleft())), now
+            )
         return effects
 
-    def _ask(self, context: Context, part: Part, now: Now) -> list[Effect]:
+    def _ask(self, context: Context, part: SkippedPartition, now: Now) -> list[Effect]:
         """Ask for a page; of the last one again, only whether the group has begun since."""
         part.answers = {}
         round_ = self.owner.open_round(context, context.catalogue.members_of(part.partition), now)
@@ -159,7 +161,7 @@ class Skipping:
         """End as at the timeout once all that were asked have answered, and too few of them vote."""
         return self.owner.on_timeout(context, round_.number, now) if round_.everyone else []
 
-    def _on_page(self, context: Context, part: Part, round_: Round, now: Now) -> list[Effect]:
+    def _on_page(self, context: Context, part: SkippedPartition, round_: Round, now: Now) -> list[Effect]:
         valid = round_.valid(context.state)
         answers = [
             answer for at, node in enumerate(round_.members)
@@ -188,7 +190,7 @@ class Skipping:
         part.after = upto or last
         return effects + self._go_on(context, part, now)
 
-    def _go_on(self, context: Context, part: Part, now: Now) -> list[Effect]:
+    def _go_on(self, context: Context, part: SkippedPartition, now: Now) -> list[Effect]:
         """Ask for the next page, or begin the next partition."""
         if part.asking or len(part.merging) > 1:  # one page is written while the next is read
             return []
@@ -234,7 +236,7 @@ class Skipping:
         others = (*settled_by_few(items, answers), *skipped_unseen(unseen))
         return (*open_items, *(m.SpanRecord(*item) for item in others))
 
-    def _skip_found(self, context: Context, part: Part, now: Now) -> list[Effect]:
+    def _skip_found(self, context: Context, part: SkippedPartition, now: Now) -> list[Effect]:
         """Skip the messages that the page before has shown: all by one record."""
         first, part.unsettled = part.unsettled[:1], part.unsettled[1:]
         skipped = Record(self.group.generation, 0, Kind.SKIPPED)
@@ -244,7 +246,7 @@ class Skipping:
         return effects
 
     def _skip(
-        self, context: Context, part: Part, items: Wanted, alike: tuple[Span, ...], now: Now
+        self, context: Context, part: SkippedPartition, items: Wanted, alike: tuple[Span, ...], now: Now
     ) -> list[Effect]:
         if not items:
             return []
