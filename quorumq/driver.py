@@ -1,6 +1,6 @@
 """Carries out the effects of a core: "persist before send" is written here, and nowhere else.
 
-A `Driver` stands between one core and the world around it, which is a `Port` and a `Journal`. It lets the core step,
+A `Driver` stands between one core and the world around it, which is a `Port` and a `RecordSink`. It lets the core step,
 and carries out the effects in their order (core/messages/effects.py). Production, the simulator, the explorer and the
 tests bring worlds of their own, and share this file: when an answer may go out, and when a commit begins, is decided
 here for all of them.
@@ -77,7 +77,7 @@ class Port(Protocol):
         """Flush the sent messages, because nothing more is sent for now."""
 
 
-class Journal(Protocol):
+class RecordSink(Protocol):
     """Destination of records."""
 
     @property
@@ -133,7 +133,7 @@ class Driver:
         sync_at: time when an fsync is due (monotonic seconds) though no effect waits for it.
     """
 
-    def __init__(self, core: NodeCore, port: Port, journal: Journal, rng: random.Random) -> None:
+    def __init__(self, core: NodeCore, port: Port, journal: RecordSink, rng: random.Random) -> None:
         self.core = core
         self.port = port
         self.journal = journal

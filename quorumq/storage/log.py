@@ -39,7 +39,7 @@ from quorumq.storage.records import (
     SnapshotEnd,
     dropped,
 )
-from quorumq.storage.replay import Replay
+from quorumq.storage.replay import DirectoryReplay
 from quorumq.storage.segment import FORMAT_VERSION
 from quorumq.storage.segments import BatchPosition, FoundBatch
 from quorumq.storage.tail import Tail
@@ -78,7 +78,7 @@ class Log:
         last_bytes: bytes of the file that is given up on a full disk (`RESERVE_NAME`); 0 without one.
     """
 
-    def __init__(self, disk: Disk, replay: Replay, segment_bytes: int, reserve_bytes: int) -> None:
+    def __init__(self, disk: Disk, replay: DirectoryReplay, segment_bytes: int, reserve_bytes: int) -> None:
         self._disk = disk
         self._files = SegmentFiles(disk)
         self._start = replay.start

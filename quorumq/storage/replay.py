@@ -1,4 +1,4 @@
-"""Replay of a data directory by a start: its owner, and every durable record in it.
+"""DirectoryReplay of a data directory by a start: its owner, and every durable record in it.
 
 A torn tail is cut silently, because no client learned that it was durable. Damage is never cut: that of a batch body
 is noted and everything else goes on, any other is a `DamagedDirectory` (docs/file-format.md, "Torn or damaged").
@@ -33,7 +33,7 @@ def torn_note(name: str, size: int, torn: Gap) -> str:
     return f"{name}: cut at byte {torn.offset} of {size}, where the last write was torn: {torn.reason}"
 
 
-class Replay:
+class DirectoryReplay:
     """A locked directory's newest segment, found or refused when this is made; then its records, by `records`.
 
     The arguments are those of `read_directory`.

@@ -26,7 +26,7 @@ from quorumq.storage.records import (
     Hole,
     SegmentStart,
 )
-from quorumq.storage.replay import Replay, torn_note
+from quorumq.storage.replay import DirectoryReplay, torn_note
 from quorumq.storage.scan import Frame, Gap
 from quorumq.storage.segment import PREFIX_BYTES, salt_of, segment_name
 from quorumq.storage.segments import FoundBatch, Segment
@@ -41,8 +41,8 @@ class _File:
         self.batches: list[FoundBatch] = []
 
 
-class Salvage(Replay):
-    """A `Replay` of the readable bytes. No content of the directory is an error.
+class Salvage(DirectoryReplay):
+    """A `DirectoryReplay` of the readable bytes. No content of the directory is an error.
 
     The newest segment's tail is cut where it was torn, as ever. `records` gives small state of all segments, oldest
     first, and never a CLEAN_STOP. ``position`` is never too low: a hole counts as the most records that may have been
@@ -79,7 +79,7 @@ class Salvage(Replay):
         return self._located(newest)
 
     def records(self) -> Iterator[JournalRecord | FoundBatch]:
-        """Yield all that can be read; see `Replay.records`."""
+        """Yield all that can be read; see `DirectoryReplay.records`."""
         yield DirectoryMade(self.node, self.cluster_id, self.directory)
         for file in self._files:
             yield from self._read(file)
@@ -174,7 +174,7 @@ class Salvage(Replay):
 class Directory(NamedTuple):
     """A directory as it was read."""
 
-    replay: Replay  # the reader, exhausted
+    replay: DirectoryReplay  # the reader, exhausted
     entries: list[JournalRecord | FoundBatch]  # records and batches that it gave
     damage: str  # description of the damage read past, "" without any
 
@@ -193,7 +193,7 @@ def read_directory(
         StorageError: in use by another process, not this node's or cluster's, or written by a newer version.
     """
 
-    def read(kind: type[Replay], damage: str) -> Directory:
+    def read(kind: type[DirectoryReplay], damage: str) -> Directory:
         try:
             replay = kind(disk, node=node, cluster_id=cluster_id, new_directory_id=new_directory_id)
             return Directory(replay, list(replay.records()), damage)
@@ -203,7 +203,7 @@ def read_directory(
     disk.lock()
     try:
         try:
-            return read(Replay, "")
+            return read(DirectoryReplay, "")
         except DamagedDirectory as error:
             if not salvage:
                 raise
