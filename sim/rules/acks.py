@@ -18,7 +18,7 @@ from quorumq.core.partition.replica import Replica
 from quorumq.core.partition.views import Views
 from quorumq.core.requests.deliveries import Won
 from quorumq.core.requests.fetch import FetchCoordinator
-from quorumq.core.requests.settle import AckCoordinator, Ballot
+from quorumq.core.requests.settle import AckCoordinator, VoteCount
 from quorumq.core.values import types
 from quorumq.core.values.types import Kind, Now, Span
 from sim.explorer.scenario import Budget, Scenario
@@ -47,15 +47,15 @@ def deliver_what_was_won(self: FetchCoordinator, replica: Replica, won: Won, now
     return [] if now.mono >= won.expires else [won.span]
 
 
-def acked_once(enough: Callable[[Ballot, int], object]) -> Callable[..., str | None]:
+def acked_once(enough: Callable[[VoteCount, int], object]) -> Callable[..., str | None]:
     """Acknowledge as soon as enough replicas have answered, with any grant."""
 
     def outcome_of(
-        self: AckCoordinator, ballot: Ballot, span: Span, yes: int, no: int, valid: int, *, last: bool
+        self: AckCoordinator, votes: VoteCount, span: Span, yes: int, no: int, valid: int, *, last: bool
     ) -> str | None:
-        if enough(ballot, ballot.answered & valid):
+        if enough(votes, votes.answered & valid):
             return "acked"
-        return self.unknown(ballot) if last else None
+        return self.unknown(votes) if last else None
 
     return outcome_of
 
@@ -172,7 +172,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "acked-needs-exclusive",
         "`acked` is said only where a majority has granted no higher ballot",
-        ((AckCoordinator, "outcome_of", acked_once(lambda ballot, bits: ballot.round.is_majority(bits))),),
+        ((AckCoordinator, "outcome_of", acked_once(lambda votes, bits: votes.round.is_majority(bits))),),
         scenario=Scenario(
             "late-verdict",
             "an expired delivery is acked beside the next one, which may be extended",
@@ -232,7 +232,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "tombstone-majority-1",
         "ACKED is durable on a majority",
-        ((AckCoordinator, "outcome_of", acked_once(lambda ballot, bits: bits)),),
+        ((AckCoordinator, "outcome_of", acked_once(lambda votes, bits: bits)),),
     ),
     Rule(
         "no-read-repair",

@@ -26,9 +26,9 @@ from quorumq.core.requests.purge import PurgeCoordinator
 from quorumq.core.requests.replica_list import ReplicaListCoordinator
 from quorumq.core.requests.settle import (
     AckCoordinator,
-    Ballot,
     RejectCoordinator,
     SettleCoordinator,
+    VoteCount,
 )
 from quorumq.core.values import limits
 from quorumq.core.values.errors import Code
@@ -708,9 +708,9 @@ def refuse_for_one(
 decide = PublishCoordinator.decide
 
 
-def agree_with_one(self: SettleCoordinator, ballot: Ballot) -> str:
+def agree_with_one(self: SettleCoordinator, votes: VoteCount) -> str:
     """The verdict is the error that a replica gave."""
-    return next(iter(ballot.errors.values()), Code.OUTCOME_UNKNOWN)
+    return next(iter(votes.errors.values()), Code.OUTCOME_UNKNOWN)
 
 
 def test_every_kind_of_request_is_in_the_table() -> None:

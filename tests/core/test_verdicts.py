@@ -10,7 +10,7 @@ from quorumq.core.cluster.rounds import Round
 from quorumq.core.messages import AckRequest, Hold, HoldsReply, ReceiptPart
 from quorumq.core.messages.records import CleanStopped
 from quorumq.core.recovery import replay
-from quorumq.core.requests.settle import AckCoordinator, Ask, Ballot
+from quorumq.core.requests.settle import AckCoordinator, Ask, VoteCount
 from quorumq.core.values.types import Incarnation, Owner, PartitionId, ProducerId, Span, Stamp
 from tests.core.cluster import Cluster
 from tests.core.steps import fetch, outcomes, receipts, with_messages
@@ -99,16 +99,16 @@ def said(answers: tuple[str, ...], order: tuple[int, ...]) -> list[str | None]:
     """Return the verdict after each of the answers: *yes*, *no* (more was granted) or *unsure*."""
     members = tuple("abcde"[: len(answers)])
     round_ = Round(1, members)
-    ballot = Ballot(round_, Ask(PartitionId(b"", 0), "g", 0))
+    votes = VoteCount(round_, Ask(PartitionId(b"", 0), "g", 0))
     coordinator = AckCoordinator(1, AckRequest(()))
     yes = no = 0
     outcomes = []
     for at in order:
         bit = round_.hear(members[at], OWNER.incarnation)
-        ballot.answered |= bit
+        votes.answered |= bit
         yes |= bit if answers[at] == "yes" else 0
         no |= bit if answers[at] == "no" else 0
-        outcomes.append(coordinator.outcome_of(ballot, SPAN, yes, no, ballot.answered, last=round_.everyone))
+        outcomes.append(coordinator.outcome_of(votes, SPAN, yes, no, votes.answered, last=round_.everyone))
     return outcomes
 
 

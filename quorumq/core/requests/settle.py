@@ -51,7 +51,7 @@ class Ask:
         return tuple([entry for _, entry in self.items])
 
 
-class Ballot:
+class VoteCount:
     """One round's votes: yes and no by span, and bits of the replicas that answered.
 
     If it asks ``again``, the request may have been written before this round, in ways that no replica votes on.
@@ -88,7 +88,7 @@ class Ballot:
 
 
 class SettleCoordinator(Coordinator):
-    """A coordinator with one ballot per round; it gives verdicts once all are decided.
+    """A coordinator with one count of votes per round; it gives verdicts once all are decided.
 
     Attributes:
         asks: questions that one step had no room for: the next ones ask them.
@@ -96,7 +96,7 @@ class SettleCoordinator(Coordinator):
             given only if every replica that was asked has answered, and none has done it.
     """
 
-    __slots__ = ("asks", "ballots", "request", "verdicts")
+    __slots__ = ("asks", "request", "verdicts", "votes")
 
     refusals: ClassVar[tuple[str, ...]] = ()
 
@@ -104,7 +104,7 @@ class SettleCoordinator(Coordinator):
         super().__init__(key)
         self.request = request
         self.asks: list[Ask] = []
-        self.ballots: dict[int, Ballot] = {}
+        self.votes: dict[int, VoteCount] = {}
         self.verdicts: list[m.Verdict] = []
 
     def start(self, context: Context, now: Now) -> list[Effect]:
@@ -129,14 +129,14 @@ class SettleCoordinator(Coordinator):
         return effects or self.answer(context)
 
     def put(self, context: Context, ask: Ask, now: Now) -> list[Effect]:
-        """Begin a round among the partition's replicas, with a ballot; give verdicts if there is no such partition."""
+        """Begin a round among the partition's replicas; give verdicts if there is no such partition."""
         members = context.catalogue.members_of(ask.partition)
         if not members:
             text = context.catalogue.why_not_here(ask.partition)
             self.verdicts += [m.Verdict(item, entry.span, Code.NOT_FOUND, text) for item, entry in ask.items]
             return []
         round_ = self.open_round(context, members, now)
-        self.ballots[round_.number] = Ballot(round_, ask)
+        self.votes[round_.number] = VoteCount(round_, ask)
         epoch = context.catalogue.epoch_of(ask.partition)
         message = self.message(round_.number, epoch, ask)
         return self.ask(context, round_, ask.partition, message, now)
@@ -149,83 +149,83 @@ class SettleCoordinator(Coordinator):
         self, context: Context, round_: Round, sender: NodeId, bit: int, message: m.PeerMessage, now: Now
     ) -> list[Effect]:
         assert isinstance(message, m.AckReply | m.RejectReply | m.ExtendReply | m.MergeReply)
-        ballot = self.ballots[message.round]
+        votes = self.votes[message.round]
         if message.error:
-            ballot.errors[sender] = message.error
+            votes.errors[sender] = message.error
         elif bit:
-            ballot.answered |= bit
-            self.count(ballot, message, bit)
+            votes.answered |= bit
+            self.count(votes, message, bit)
         return self.decide(context, message.round, now, last=False)
 
-    def count(self, ballot: Ballot, reply: Any, bit: int) -> None:
+    def count(self, votes: VoteCount, reply: Any, bit: int) -> None:
         """Count a replica that has done it, or looked at it."""
         raise NotImplementedError
 
     def outcome_of(
-        self, ballot: Ballot, span: Span, yes: int, no: int, valid: int, *, last: bool
+        self, votes: VoteCount, span: Span, yes: int, no: int, valid: int, *, last: bool
     ) -> str | None:
         """Return the outcome for a chunk, or None while it is open; not None when ``last``."""
         raise NotImplementedError
 
-    def detail(self, ballot: Ballot, span: Span, outcome: str) -> str:
+    def detail(self, votes: VoteCount, span: Span, outcome: str) -> str:
         """Return the text beside the outcome for ``span``."""
-        full = sorted([node for node, code in ballot.errors.items() if code == Code.STORAGE_FULL])
+        full = sorted([node for node, code in votes.errors.items() if code == Code.STORAGE_FULL])
         if outcome == Code.STORAGE_FULL:
             return (
-                f"{', '.join(full)} of {plural(len(ballot.round.members), 'replica')} have no room: {ADVICE}"
+                f"{', '.join(full)} of {plural(len(votes.round.members), 'replica')} have no room: {ADVICE}"
             )
         if outcome == Code.OUTCOME_UNKNOWN:
-            answered = ballot.answered.bit_count()
+            answered = votes.answered.bit_count()
             why = f"; {', '.join(full)} have no room: {ADVICE}" if full else ""
-            needed = plural(ballot.round.majority, "replica")
+            needed = plural(votes.round.majority, "replica")
             return f"needed {needed}, {answered} answered: retry it, through any node{why}"
         if outcome == Code.NOT_FOUND:
             return "the group was deleted"
         if outcome == Code.ALREADY_SETTLED:
-            stands = [item.record for item in ballot.settled if overlap(item.span, span)]
+            stands = [item.record for item in votes.settled if overlap(item.span, span)]
             kinds = sorted({f"{record.kind.name} at n={record.n}" for record in stands})
             return f"its record is now {', '.join(kinds)}" if kinds else "it is no dead letter"
         return ""
 
     def decide(self, context: Context, number: int, now: Now, *, last: bool) -> list[Effect]:
         """Close the round if every chunk has its outcome; answer when no round is left."""
-        ballot = self.ballots[number]
-        valid = ballot.round.valid(context.state)
-        last = last or ballot.round.everyone
+        votes = self.votes[number]
+        valid = votes.round.valid(context.state)
+        last = last or votes.round.everyone
         verdicts: list[m.Verdict] = []
-        for item, (span, owner, _) in ballot.ask.items:
-            for part, yes, no, stood in ballot.chunks(span, owner):
+        for item, (span, owner, _) in votes.ask.items:
+            for part, yes, no, stood in votes.chunks(span, owner):
                 wrote = valid & ~stood
-                outcome = self.outcome_of(ballot, part, yes & wrote, no & wrote, wrote, last=last)
-                if stood and ballot.round.is_refused(stood & valid):
+                outcome = self.outcome_of(votes, part, yes & wrote, no & wrote, wrote, last=last)
+                if stood and votes.round.is_refused(stood & valid):
                     outcome = Code.ALREADY_SETTLED
-                if outcome in self.refusals and (yes or not ballot.round.everyone):
+                if outcome in self.refusals and (yes or not votes.round.everyone):
                     # An effect at one replica, in any start of it, spreads.
                     outcome = Code.OUTCOME_UNKNOWN if last else None
                 if outcome is None:
-                    self.on_open(context, ballot, valid, now)
+                    self.on_open(context, votes, valid, now)
                     return []
-                verdicts.append(m.Verdict(item, part, outcome, self.detail(ballot, part, outcome)))
+                verdicts.append(m.Verdict(item, part, outcome, self.detail(votes, part, outcome)))
         self.verdicts += verdicts
-        del self.ballots[number]
+        del self.votes[number]
         self.close_round(context, number)
         return self.answer(context)
 
-    def on_open(self, context: Context, ballot: Ballot, valid: int, now: Now) -> None:
+    def on_open(self, context: Context, votes: VoteCount, valid: int, now: Now) -> None:
         """Note that the answers so far, with the ``valid`` ones counted, do not decide the round."""
 
     def on_deleted(self, context: Context, topic: Topic, now: Now) -> list[Effect]:
         for number, (partition, _) in list(self.requests.items()):
             if partition.topic == topic.id:
                 text = f"topic {topic.name!r} was deleted"
-                items = self.ballots.pop(number).ask.items
+                items = self.votes.pop(number).ask.items
                 self.verdicts += [m.Verdict(item, entry.span, Code.NOT_FOUND, text) for item, entry in items]
                 self.close_round(context, number)
         return self.answer(context)
 
     def answer(self, context: Context) -> list[Effect]:
         """Answer if there is nothing more to ask, and every round is decided."""
-        if self.ballots or self.asks:
+        if self.votes or self.asks:
             return []
         echo = self.request.sent_at if isinstance(self.request, m.ExtendRequest) else 0.0
         return self.finish(context, m.SettleReply(join_verdicts(self.verdicts), echo))
@@ -233,16 +233,16 @@ class SettleCoordinator(Coordinator):
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
         return self.decide(context, number, now, last=True)
 
-    def unknown(self, ballot: Ballot) -> str:
+    def unknown(self, votes: VoteCount) -> str:
         """Return the outcome if no majority did it: an error that all replicas asked agree on, or unknown. It is
         unknown, too, if none of them votes yet: the client asks again then.
 
         A deletion takes all that was written for it along: there a majority that says so is enough.
         """
-        errors, round_ = list(dict.fromkeys(ballot.errors.values())), ballot.round
-        if len(errors) == 1 and round_.is_refused(round_.bits_of(ballot.errors)):
-            by_all = round_.everyone and ballot.errors.keys() == round_.answered_by.keys()
-            final = errors[0] != Code.NOT_TRUSTED and by_all and not ballot.ask.again
+        errors, round_ = list(dict.fromkeys(votes.errors.values())), votes.round
+        if len(errors) == 1 and round_.is_refused(round_.bits_of(votes.errors)):
+            by_all = round_.everyone and votes.errors.keys() == round_.answered_by.keys()
+            final = errors[0] != Code.NOT_TRUSTED and by_all and not votes.ask.again
             if errors[0] == Code.NOT_FOUND or final:
                 return errors[0]
         return Code.OUTCOME_UNKNOWN
@@ -264,22 +264,22 @@ class AckCoordinator(SettleCoordinator):
     def message(self, number: int, epoch: int, ask: Ask) -> m.Ack:
         return m.Ack(number, ask.partition, epoch, ask.group, ask.generation, ask.entries)
 
-    def count(self, ballot: Ballot, reply: m.AckReply, bit: int) -> None:
-        ballot.count(reply.exclusive, reply.higher, bit)
+    def count(self, votes: VoteCount, reply: m.AckReply, bit: int) -> None:
+        votes.count(reply.exclusive, reply.higher, bit)
         if reply.settled:
-            ballot.stood.add([item.span for item in reply.settled], bit)
-            ballot.settled += reply.settled
+            votes.stood.add([item.span for item in reply.settled], bit)
+            votes.settled += reply.settled
 
-    def on_open(self, context: Context, ballot: Ballot, valid: int, now: Now) -> None:
-        if ballot.round.is_majority(ballot.answered & valid):
+    def on_open(self, context: Context, votes: VoteCount, valid: int, now: Now) -> None:
+        if votes.round.is_majority(votes.answered & valid):
             # It is durable; only the certainty of the verdict is open. That is not worth the whole timeout.
-            context.state.at(now.mono + VERDICT_WAIT_S, ("round", ballot.round.number))
+            context.state.at(now.mono + VERDICT_WAIT_S, ("round", votes.round.number))
 
     def outcome_of(
-        self, ballot: Ballot, span: Span, yes: int, no: int, valid: int, *, last: bool
+        self, votes: VoteCount, span: Span, yes: int, no: int, valid: int, *, last: bool
     ) -> str | None:
-        round_ = ballot.round
-        durable = ballot.answered & valid
+        round_ = votes.round
+        durable = votes.answered & valid
         if round_.is_majority(durable):
             if round_.is_majority(yes):
                 return "acked"
@@ -287,7 +287,7 @@ class AckCoordinator(SettleCoordinator):
                 return "acked_after_expiry"
             if last or (round_.is_out_of_reach(durable & ~yes) and round_.is_out_of_reach(durable & ~no)):
                 return "acked_unproven"
-        return self.unknown(ballot) if last else None
+        return self.unknown(votes) if last else None
 
 
 class RejectCoordinator(SettleCoordinator):
@@ -306,21 +306,21 @@ class RejectCoordinator(SettleCoordinator):
         how = (self.request.delay, self.request.death, self.request.interrupted)
         return m.Reject(number, ask.partition, epoch, ask.group, ask.generation, ask.entries, *how)
 
-    def count(self, ballot: Ballot, reply: m.RejectReply, bit: int) -> None:
-        ballot.count(reply.applied, reply.refused, bit)
-        ballot.settled += reply.settled
+    def count(self, votes: VoteCount, reply: m.RejectReply, bit: int) -> None:
+        votes.count(reply.applied, reply.refused, bit)
+        votes.settled += reply.settled
 
     def outcome_of(
-        self, ballot: Ballot, span: Span, yes: int, no: int, valid: int, *, last: bool
+        self, votes: VoteCount, span: Span, yes: int, no: int, valid: int, *, last: bool
     ) -> str | None:
-        round_ = ballot.round
+        round_ = votes.round
         if round_.is_majority(yes):
             return "ok"
         if round_.is_majority(no):
             return Code.HOLD_LOST
-        if round_.is_majority(ballot.answered & valid & ~yes & ~no):
+        if round_.is_majority(votes.answered & valid & ~yes & ~no):
             return Code.ALREADY_SETTLED
-        return self.unknown(ballot) if last else None
+        return self.unknown(votes) if last else None
 
 
 class ExtendCoordinator(SettleCoordinator):
@@ -333,18 +333,18 @@ class ExtendCoordinator(SettleCoordinator):
     def message(self, number: int, epoch: int, ask: Ask) -> m.Extend:
         return m.Extend(number, ask.partition, epoch, ask.group, ask.entries, self.request.hold_time)
 
-    def count(self, ballot: Ballot, reply: m.ExtendReply, bit: int) -> None:
-        ballot.count(reply.granted, reply.refused, bit)
+    def count(self, votes: VoteCount, reply: m.ExtendReply, bit: int) -> None:
+        votes.count(reply.granted, reply.refused, bit)
 
     def outcome_of(
-        self, ballot: Ballot, span: Span, yes: int, no: int, valid: int, *, last: bool
+        self, votes: VoteCount, span: Span, yes: int, no: int, valid: int, *, last: bool
     ) -> str | None:
-        round_ = ballot.round
+        round_ = votes.round
         if round_.is_majority(yes):
             return "ok"
         if round_.is_refused(no):
             return Code.HOLD_LOST
-        return self.unknown(ballot) if last else None
+        return self.unknown(votes) if last else None
 
 
 NOT_DEAD = "not_dead"
@@ -399,36 +399,36 @@ class RedriveCoordinator(SettleCoordinator):
         )
         return m.Merge(number, ask.partition, epoch, ask.group, entries, redrive=not ask.again)
 
-    def count(self, ballot: Ballot, reply: m.MergeReply, bit: int) -> None:
-        ballot.yes[NO_OWNER].add(reply.exact, bit)
-        ballot.no[NO_OWNER].add([item.span for item in reply.higher], bit)
-        ballot.stood.add(reply.not_dead, bit)
-        ballot.settled += reply.higher
+    def count(self, votes: VoteCount, reply: m.MergeReply, bit: int) -> None:
+        votes.yes[NO_OWNER].add(reply.exact, bit)
+        votes.no[NO_OWNER].add([item.span for item in reply.higher], bit)
+        votes.stood.add(reply.not_dead, bit)
+        votes.settled += reply.higher
 
     def decide(self, context: Context, number: int, now: Now, *, last: bool) -> list[Effect]:
         """Close the round if every chunk has its outcome, or waits for replicas that have not heard of it; ask them."""
-        ballot = self.ballots[number]
-        valid = ballot.round.valid(context.state)
-        last = last or ballot.round.everyone
+        votes = self.votes[number]
+        valid = votes.round.valid(context.state)
+        last = last or votes.round.everyone
         verdicts: list[m.Verdict] = []
         waiting: list[tuple[int, m.Owned]] = []
-        for item, entry in ballot.ask.items:
-            for part, yes, no, not_dead in ballot.chunks(entry.span, NO_OWNER):
-                outcome = self.outcome(ballot, yes, no, not_dead, valid, last=last)
+        for item, entry in votes.ask.items:
+            for part, yes, no, not_dead in votes.chunks(entry.span, NO_OWNER):
+                outcome = self.outcome(votes, yes, no, not_dead, valid, last=last)
                 if outcome is None:
                     return []
                 if outcome == NOT_DEAD:
                     waiting.append((item, entry._replace(span=part)))
                 else:
-                    verdicts.append(m.Verdict(item, part, outcome, self.detail(ballot, part, outcome)))
+                    verdicts.append(m.Verdict(item, part, outcome, self.detail(votes, part, outcome)))
         self.verdicts += verdicts
-        del self.ballots[number]
+        del self.votes[number]
         self.close_round(context, number)
-        self.will_ask(ballot.ask.generation, waiting, again=True)
+        self.will_ask(votes.ask.generation, waiting, again=True)
         return self.go_on(context, now)
 
     def outcome(
-        self, ballot: Ballot, yes: int, no: int, not_dead: int, valid: int, *, last: bool
+        self, votes: VoteCount, yes: int, no: int, not_dead: int, valid: int, *, last: bool
     ) -> str | None:
         """Return a chunk's outcome; None while it is open; NOT_DEAD if the outcome depends on replicas that have not
         heard of the dead letter.
@@ -442,7 +442,7 @@ class RedriveCoordinator(SettleCoordinator):
             not_dead: bits of replicas that have not heard of the dead letter, and wrote nothing.
             valid: bits of replicas whose answers count.
         """
-        round_ = ballot.round
+        round_ = votes.round
         if round_.is_majority(yes & valid):
             return "ok"
         if round_.is_refused(no & valid):
@@ -452,9 +452,9 @@ class RedriveCoordinator(SettleCoordinator):
             return NOT_DEAD
         if not last:
             return None
-        if round_.is_refused(against) and round_.everyone and not (yes or ballot.ask.again):
+        if round_.is_refused(against) and round_.everyone and not (yes or votes.ask.again):
             return Code.ALREADY_SETTLED
-        return self.unknown(ballot)
+        return self.unknown(votes)
 
 
 def asks_of(context: Context, items: tuple[m.ReceiptPart, ...]) -> list[Ask]:
