@@ -7,7 +7,7 @@ from typing import ClassVar
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorumq.core.partition.message_index import MessageIndex, Slot, SlotRuns
+from quorumq.core.partition.message_index import Location, LocationRuns, MessageIndex
 from quorumq.core.values.spans import SpanMap
 from quorumq.core.values.types import ProducerId, Span
 
@@ -32,9 +32,9 @@ STEPS = st.lists(st.tuples(st.sampled_from(["set", "set", "set", "remove", "clon
 
 @given(STEPS, SPANS)
 def test_locations_are_a_span_map(steps: list[tuple[str, Span]], asked: Span) -> None:
-    locations: SpanMap[Slot] = TinyLocations()
-    plain: SpanMap[Slot] = SpanMap()
-    earlier: list[tuple[SpanMap[Slot], SpanMap[Slot]]] = []
+    locations: SpanMap[Location] = TinyLocations()
+    plain: SpanMap[Location] = SpanMap()
+    earlier: list[tuple[SpanMap[Location], SpanMap[Location]]] = []
     for number, (step, span) in enumerate(steps):
         if step == "clone":
             earlier.append((locations, plain))
@@ -42,9 +42,9 @@ def test_locations_are_a_span_map(steps: list[tuple[str, Span]], asked: Span) ->
         elif step == "remove":
             assert locations.remove(span) == plain.remove(span)
         else:
-            slot = Slot(number // 2, -span.start)
-            locations.set(span, slot)
-            plain.set(span, slot)
+            location = Location(number // 2, -span.start)
+            locations.set(span, location)
+            plain.set(span, location)
         for one, other in [*earlier, (locations, plain)]:
             one.check()
             assert one.state() == other.state()
@@ -62,9 +62,9 @@ def test_locations_are_a_span_map(steps: list[tuple[str, Span]], asked: Span) ->
 def test_many_messages_that_were_published_alone_are_rows_until_few_are_left() -> None:
     locations = MessageIndex()
     for seq in range(200):
-        locations.set(Span(SESSIONS[0], seq, seq + 1), Slot(1000 + seq, -seq))
-    assert isinstance(locations.runs[SESSIONS[0]], SlotRuns)
-    assert locations.get(SESSIONS[0], 150) == Slot(1150, -150)
+        locations.set(Span(SESSIONS[0], seq, seq + 1), Location(1000 + seq, -seq))
+    assert isinstance(locations.runs[SESSIONS[0]], LocationRuns)
+    assert locations.get(SESSIONS[0], 150) == Location(1150, -150)
     locations.remove(Span(SESSIONS[0], 10, 200))
     assert isinstance(locations.runs[SESSIONS[0]], tuple)
     assert locations.spans == 10

@@ -13,7 +13,7 @@ from quorumq.core import messages as m
 from quorumq.core.cluster.rounds import Votes
 from quorumq.core.messages.effects import DiskFull, Gone, LinkDown, MemoryFull, Request
 from quorumq.core.partition.backfill import Backfill
-from quorumq.core.partition.batches import Missing, Slot
+from quorumq.core.partition.batches import Location, Missing
 from quorumq.core.partition.closed import number_of
 from quorumq.core.partition.replica import Replica
 from quorumq.core.requests.fetch import FetchCoordinator
@@ -227,7 +227,7 @@ def closed(replica: Replica, span: Span) -> None:
 
 
 KNOWN: dict[str, Callable[[Replica, Span], object]] = {
-    "here": lambda replica, span: replica.batches.put(span, Slot(1, 0)),
+    "here": lambda replica, span: replica.batches.put(span, Location(1, 0)),
     "reclaimed": lambda replica, span: replica.batches.reclaimed.add(span),
     "absent": lambda replica, span: replica.batches.absent.set(span, Missing(0.0)),
     "of a closed producer id": closed,

@@ -17,7 +17,7 @@ from quorumq.core.cluster.state import NodeState
 from quorumq.core.messages.records import BatchStored
 from quorumq.core.partition.closed import ClosedSessions, among, discard, number_of
 from quorumq.core.partition.digests import Digests
-from quorumq.core.partition.message_index import MessageIndex, Slot
+from quorumq.core.partition.message_index import Location, MessageIndex
 from quorumq.core.partition.stored import StoredBatch, StoredBatches
 from quorumq.core.values import limits
 from quorumq.core.values.counted import CountedMap
@@ -148,8 +148,8 @@ class Batches:
         return [
             part
             for section in batch.header.spans
-            for part, slot in self.index.within(section)
-            if slot.number == batch.number
+            for part, location in self.index.within(section)
+            if location.number == batch.number
         ]
 
     def known_of(self, span: Span) -> list[Span]:
@@ -160,16 +160,18 @@ class Batches:
     def bytes_of(self, span: Span) -> int:
         """Return the number of bytes of the present messages of ``span``."""
         total = 0
-        for chunk, slot in self.index.within(span):
-            header = self.stored[slot.number].header
-            total += header.end_of(chunk.stop + slot.shift - 1) - header.end_of(chunk.start + slot.shift - 1)
+        for chunk, location in self.index.within(span):
+            header = self.stored[location.number].header
+            total += header.end_of(chunk.stop + location.shift - 1) - header.end_of(
+                chunk.start + location.shift - 1
+            )
         return total
 
-    def same_records(self, header: BatchHeader, shift: int, part: Span, slot: Slot) -> bool:
+    def same_records(self, header: BatchHeader, shift: int, part: Span, location: Location) -> bool:
         """Return True if the batch's records for ``part`` are the ones stored, by their CRCs."""
-        ours = self.stored[slot.number].header
+        ours = self.stored[location.number].header
         theirs = header.crcs[4 * (part.start + shift) : 4 * (part.stop + shift)]
-        return ours.crcs[4 * (part.start + slot.shift) : 4 * (part.stop + slot.shift)] == theirs
+        return ours.crcs[4 * (part.start + location.shift) : 4 * (part.stop + location.shift)] == theirs
 
     def worth_storing(self, span: Span) -> list[Span]:
         """Return the parts of ``span``, which is not present, to store: all but reclaimed ones that no group wants."""
@@ -214,9 +216,9 @@ class Batches:
             if len(self.fresh) > self.node.config.packed_above:
                 self.pack()
 
-    def put(self, span: Span, slot: Slot) -> list[Span]:
+    def put(self, span: Span, location: Location) -> list[Span]:
         """Note that ``span`` is present from now on, in ``slot``; return the parts that were reclaimed before."""
-        self.index.put(span, slot)
+        self.index.put(span, location)
         if span.producer_id not in self.present.runs:
             self._count_session(span.producer_id, 1)
         if span.producer_id.node == NAMED:
@@ -282,7 +284,7 @@ class Batches:
                     if record.age_ms == AGE_UNKNOWN:  # before it could be packed
                         self.doubt(batch, ttl_s)
                     self.add(batch, now)
-                back += self.put(part, Slot(record.number, at - section.start))
+                back += self.put(part, Location(record.number, at - section.start))
             at += section.size
         return back
 
@@ -536,9 +538,9 @@ class Batches:
             assert not self.present.within(span), f"{span} is present, and listed as reclaimed"
         for span in self.requested.items():
             assert self.reclaimed.covers(span), f"{span} is wanted again and was not reclaimed"
-        for span, slot in self.index.items():
+        for span, location in self.index.items():
             assert not self.absent.within(span), f"{span} is present, and listed as absent"
-            assert slot.number in self.stored, f"{span} is in batch {slot.number}, which is not here"
+            assert location.number in self.stored, f"{span} is in batch {location.number}, which is not here"
         assert self.sessions == sum(producer_id.node != NAMED for producer_id in self.present.runs)
         known = (*self.present.items(), *self.reclaimed.items())
         assert self.names == sum(span.size for span in known if span.producer_id.node == NAMED)

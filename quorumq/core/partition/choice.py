@@ -15,7 +15,7 @@ from quorumq.core.messages import Want
 from quorumq.core.partition.batches import Batches
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.hashing import MASK, mix
-from quorumq.core.partition.message_index import Slot
+from quorumq.core.partition.message_index import Location
 from quorumq.core.partition.ready import ReadyMessages
 from quorumq.core.partition.stored import StoredBatch
 from quorumq.core.values.limits import FETCH_MESSAGES_MAX
@@ -229,22 +229,22 @@ class Choice:
             for part, lot in ready.spans.within(span):
                 if lot:
                     picked.share(lot)
-                for chunk, slot in self.batches.index.within(part):
+                for chunk, location in self.batches.index.within(part):
                     if picked.full:
                         return
-                    self._pick(view, self.batches.stored[slot.number], [chunk], picked, now)
+                    self._pick(view, self.batches.stored[location.number], [chunk], picked, now)
 
     def _pick(self, view: GroupView, batch: StoredBatch, parts: list[Span], picked: Picked, now: Now) -> None:
         """Take as much of ``parts`` as the limits let in; only messages in this very batch."""
         timed = (self.ttl_s or batch.header.ttl_ms) and not picked.limited
         overdue = timed and self.is_overdue(batch, now)
         for part in parts:
-            for chunk, slot in self.batches.index.within(part):
+            for chunk, location in self.batches.index.within(part):
                 if picked.full:
                     return
-                if slot.number != batch.number:
+                if location.number != batch.number:
                     continue
-                cut, size = (chunk, 0) if overdue else cut_to_fit(batch, slot, chunk, picked)
+                cut, size = (chunk, 0) if overdue else cut_to_fit(batch, location, chunk, picked)
                 if cut is None:
                     picked.bytes_left = 0
                     return
@@ -282,10 +282,10 @@ class Choice:
         return parts
 
 
-def cut_to_fit(batch: StoredBatch, slot: Slot, span: Span, picked: Picked) -> tuple[Span | None, int]:
+def cut_to_fit(batch: StoredBatch, location: Location, span: Span, picked: Picked) -> tuple[Span | None, int]:
     """Return the longest head of ``span`` within the limits, and its bytes; None if enough is picked."""
     header = batch.header
-    first = span.start + slot.shift
+    first = span.start + location.shift
     begin = header.end_of(first - 1)
     low, high = 0, min(span.size, picked.messages_left)
     if header.end_of(first + high - 1) - begin <= picked.bytes_left:

@@ -177,7 +177,7 @@ class Closing(PartitionComponent):
                 for start in range(span.start, span.stop, limits.RECLAIM_BATCHES_MAX):
                     stop = min(span.stop, start + limits.RECLAIM_BATCHES_MAX)
                     part = Span(producer_id, start, stop)
-                    yield from dict.fromkeys(slot.number for _, slot in index.within(part))
+                    yield from dict.fromkeys(location.number for _, location in index.within(part))
 
 
 class ClosingComponent(PartitionComponent):

@@ -112,10 +112,10 @@ def stored_parts(batches: Batches, cursor: tuple[int, int]) -> Iterator[tuple[Sp
         begin = cursor[1] if number == cursor[0] else 0
         batch = batches.stored[number]
         for section in batch.header.spans:
-            for part, slot in batches.index.within(section):
-                start = max(part.start, begin - slot.shift)
-                if slot.number == number and start < part.stop:
-                    yield part._replace(start=start), slot.shift, batch
+            for part, location in batches.index.within(section):
+                start = max(part.start, begin - location.shift)
+                if location.number == number and start < part.stop:
+                    yield part._replace(start=start), location.shift, batch
 
 
 def slices_of(batches: Batches, topic: str, spans: Iterable[Span]) -> tuple[Slice, ...]:
@@ -169,7 +169,7 @@ def replica_list_of(
 
 def shown_of(batches: Batches, views: Mapping[str, GroupView], span: Span, now: Now) -> ShowReply:
     """Return every group's state of one message, and whether its payload is here."""
-    batch = next((batches.stored[slot.number] for _, slot in batches.index.within(span)), None)
+    batch = next((batches.stored[location.number] for _, location in batches.index.within(span)), None)
     groups = [
         ShownGroup(name, peeked, ballots.highest or STAMP_ZERO)
         for name, view in sorted(views.items())
@@ -240,7 +240,8 @@ def known_after(
     for producer_id in producer_ids_from(batches, after):
         start = after.stop if after is not None and producer_id == after.producer_id else 0
         here = (
-            (span, batches.stored[slot.number]) for span, slot in batches.index.onward(producer_id, start)
+            (span, batches.stored[location.number])
+            for span, location in batches.index.onward(producer_id, start)
         )
         tables = (batches.absent, batches.requested) if requested else (batches.absent,)
         gone = [

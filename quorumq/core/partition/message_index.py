@@ -16,15 +16,15 @@ _new: Any = tuple.__new__
 NOTHING: Run = (0, 0, None)
 
 
-class Slot(NamedTuple):
+class Location(NamedTuple):
     """Location of a present message: record ``seq + shift`` of stored batch ``number``."""
 
     number: int
     shift: int
 
 
-class SlotRuns:
-    """Runs of one producer id, each with a `Slot`; it has all that a `SpanMap` uses of a SortedDict.
+class LocationRuns:
+    """Runs of one producer id, each with a `Location`; it has all that a `SpanMap` uses of a SortedDict.
 
     Attributes:
         rows: start, stop, batch number, shift.
@@ -93,10 +93,10 @@ class SlotRuns:
 
 
 def _run(row: Any) -> Run:
-    return row[0], row[1], _new(Slot, row[2:])
+    return row[0], row[1], _new(Location, row[2:])
 
 
-def _overlap(runs: SlotRuns, start: int, stop: int) -> list[Run]:
+def _overlap(runs: LocationRuns, start: int, stop: int) -> list[Run]:
     """Return the runs that share a message with ``[start, stop)``, in order, not clipped."""
     seen = runs.seen
     if seen[0] <= start and stop <= seen[1]:
@@ -104,20 +104,20 @@ def _overlap(runs: SlotRuns, start: int, stop: int) -> list[Run]:
     overlap: list[Run] = []
     row = runs.rows.before((start + 1,))
     if row is not None and row[1] > start:
-        runs.seen = seen = row[0], row[1], _new(Slot, row[2:])
+        runs.seen = seen = row[0], row[1], _new(Location, row[2:])
         overlap.append(seen)
     if stop - start > 1:
         overlap += map(_run, runs.rows.onward((start + 1,), (stop,)))
     return overlap
 
 
-class MessageIndex(SpanMap[Slot]):
+class MessageIndex(SpanMap[Location]):
     """Map from messages to slots. If many messages of a producer id were published alone, they take 32 bytes each."""
 
     __slots__ = ()
 
     SMALL_MAX: ClassVar[int] = 64
     SMALL_AGAIN: ClassVar[int] = 16
-    MANY: ClassVar[Any] = SlotRuns
+    MANY: ClassVar[Any] = LocationRuns
     APPENDS: ClassVar[bool] = True
     MANY_OVERLAP: ClassVar[Any] = staticmethod(_overlap)

@@ -197,10 +197,10 @@ class Replica:
             return view.is_stale(generation)
         return any(
             unseen
-            if slot is None
-            else view.covers(span.producer_id, self.batches.stored[slot.number].header.published_ms)
+            if location is None
+            else view.covers(span.producer_id, self.batches.stored[location.number].header.published_ms)
             for span, _ in asked
-            for _, slot in self.batches.index.split(span)
+            for _, location in self.batches.index.split(span)
         )
 
     def lot_of(self, group: str, attempts: Attempts) -> int:
@@ -281,8 +281,8 @@ class Replica:
         """Return the parts of ``span`` that were published with a delay, whether it is over or not."""
         return [
             part
-            for part, slot in self.batches.index.within(span)
-            if self.batches.stored[slot.number].header.delay_ms
+            for part, location in self.batches.index.within(span)
+            if self.batches.stored[location.number].header.delay_ms
         ]
 
     def abstains(self, ballot: Stamp, now: Now) -> bool:
@@ -573,9 +573,9 @@ class Replica:
         effects += self.closing.learn_closed(message.closed, now, new_slot=not self.is_trusted)
         effects += [Persist((record,)) for record in self.closing.promise(message.promised)]
         for span, age_ms in message.ages:
-            for _, slot in self.batches.index.within(span):
-                if self.batches.told_age(sender, slot.number, age_ms, now):
-                    self.storing.on_due(slot.number, now)
+            for _, location in self.batches.index.within(span):
+                if self.batches.told_age(sender, location.number, age_ms, now):
+                    self.storing.on_due(location.number, now)
         missing = self.batches.note_offered(sender, message.spans, now)
         self.batches.note_nowhere(sender, message.nowhere)
         return effects + self.sync.pull(sender, missing, message.rest, now) if pull else effects

@@ -6,7 +6,7 @@ from quorumq.core.messages import Part, Store
 from quorumq.core.messages.records import BatchStored
 from quorumq.core.partition.batches import AGE_UNKNOWN
 from quorumq.core.partition.closing import ClosingComponent
-from quorumq.core.partition.message_index import Slot
+from quorumq.core.partition.message_index import Location
 from quorumq.core.partition.stored import StoredBatch
 from quorumq.core.values.errors import Code
 from quorumq.core.values.limits import (
@@ -52,7 +52,7 @@ class Storing(ClosingComponent):
             if part.age_ms >= 0:
                 self.batches.told_age(sender, number, part.age_ms, now)
         for span, shift in new:
-            back = self.batches.put(span, Slot(number, shift))
+            back = self.batches.put(span, Location(number, shift))
             if back:
                 self.views.raise_min_ballots(back)
         mono_ms = int(1000 * now.mono)
@@ -77,12 +77,12 @@ class Storing(ClosingComponent):
             if closed.numbers.runs and section.producer_id in closed:
                 error, detail = Code.SESSION_CLOSED, why_closed(section.producer_id)
                 continue
-            for span, slot in self.batches.index.split(section):
-                if slot is None and not self.batches.reclaimed.runs:
+            for span, location in self.batches.index.split(section):
+                if location is None and not self.batches.reclaimed.runs:
                     new.append((span, shift))
-                elif slot is None:
+                elif location is None:
                     new += [(gap, shift) for gap in self.batches.worth_storing(span)]
-                elif not self.batches.same_records(header, shift, span, slot):
+                elif not self.batches.same_records(header, shift, span, location):
                     error, detail = Code.CONFLICT, f"other bytes are stored under {span}"
             if (
                 asked

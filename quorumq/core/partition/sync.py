@@ -292,27 +292,29 @@ class Sync(PartitionComponent):
         size = 0
         may_give = throttle is None or throttle.begin(batches.partition, now)
         for span in message.spans if may_give else ():
-            for part, slot in batches.index.within(span):
-                batch = batches.stored[slot.number]
-                if slot.number in numbers or not batch.durable:
+            for part, location in batches.index.within(span):
+                batch = batches.stored[location.number]
+                if location.number in numbers or not batch.durable:
                     continue
                 if not may_give:
                     break
                 if len(numbers) >= PULL_BATCHES_MAX or (numbers and size >= PULL_BYTES_MAX):
                     rest.append(part)
                     continue
-                numbers[slot.number] = None
+                numbers[location.number] = None
                 size += (length := batch.header.end_of(batch.header.size - 1))
                 if throttle is not None:
                     may_give = throttle.take(batches.partition, length)
-                effects.append(SendStored(sender, epoch, slot.number, batches.age_ms(slot.number, now)))
+                effects.append(
+                    SendStored(sender, epoch, location.number, batches.age_ms(location.number, now))
+                )
         if throttle is not None and may_give and not rest:
             throttle.end(batches.partition)
         ages = [
-            m.Aged(part, batches.age_ms(slot.number, now))
+            m.Aged(part, batches.age_ms(location.number, now))
             for span in message.ages
-            for part, slot in batches.index.within(span)
-            if slot.number not in batches.uncertain
+            for part, location in batches.index.within(span)
+            if location.number not in batches.uncertain
         ]
         gaps = [
             gap

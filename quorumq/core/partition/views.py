@@ -367,12 +367,12 @@ class Views:
         closed = bool(self.batches.closed.numbers.runs) and span.producer_id in self.batches.closed
         read = view.name in self.groups
         answers: list[tuple[Span, Any]] = []
-        for part, slot in self.batches.index.split(span):
-            if slot is None or not read:
+        for part, location in self.batches.index.split(span):
+            if location is None or not read:
                 rule_context, key = view.rule_context(now.mono, unseen=True, closed=closed), None
             else:
                 rule_context, key = self._rule_context_of(
-                    view, part.producer_id, self.batches.stored[slot.number], now
+                    view, part.producer_id, self.batches.stored[location.number], now
                 )
             answers_of_part = view.apply(part, rule, ask, rule_context, changes, key)
             if not answers:
@@ -499,8 +499,8 @@ class Views:
             view.check()
             assert not self.is_deleted(view.name), f"{view.name} was deleted, and is read"
             anew = Kept()
-            for span, slot in batches.index.items():
-                batch = batches.stored[slot.number]
+            for span, location in batches.index.items():
+                batch = batches.stored[location.number]
                 rule_context, key = self._rule_context_of(view, span.producer_id, batch, now)
                 free: tuple[SpanMap[int], SpanMap[int]] = (SpanMap(), SpanMap())
                 for part, (record, lease) in across(span, (view.home.records, view.leases)):
@@ -512,7 +512,7 @@ class Views:
                         anew.put(key, part, None, why)
                 for ready, expected in zip((view.available, view.suspects), free, strict=True):
                     have = ready.spans.within(span)
-                    if not batch.durable or slot.number in batches.waiting:
+                    if not batch.durable or location.number in batches.waiting:
                         assert not have, f"{span} is available too early"
                         continue
                     if view.home.skipping:  # the rest of them is looked at when the group has begun
@@ -523,8 +523,8 @@ class Views:
             for ready in (view.available, view.suspects):
                 counts: dict[int, int] = {}
                 for span, _ in ready.spans.items():
-                    for part, slot in batches.index.within(span):
-                        counts[slot.number] = counts.get(slot.number, 0) + part.size
+                    for part, location in batches.index.within(span):
+                        counts[location.number] = counts.get(location.number, 0) + part.size
                 ready.batches.check()
                 have_counts = {number: count for _, number, _, count in ready.batches}
                 assert counts == have_counts, f"{view.name}: has {have_counts} ready, should have {counts}"

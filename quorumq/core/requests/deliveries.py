@@ -32,18 +32,18 @@ def released_of(part: Slice) -> list[Released]:
 def add_slices(slices: list[Slice], replica: Replica, won: Won, group: str, span: Span) -> None:
     """Append the deliveries of ``span``, extending the last slice and receipt if they continue there."""
     topic = replica.topic.name
-    for chunk, slot, death in [
-        (chunk, slot, death)
+    for chunk, location, death in [
+        (chunk, location, death)
         for part, death in replica.group(group).deaths(span)
-        for chunk, slot in replica.batches.index.within(part)
+        for chunk, location in replica.batches.index.within(part)
     ]:
-        first, stop = chunk.start + slot.shift, chunk.stop + slot.shift
+        first, stop = chunk.start + location.shift, chunk.stop + location.shift
         receipt = Receipt(won.partition, group, won.generation, won.n, chunk, won.owner)
         delivery = Delivery(receipt, won.attempt, b"", death, won.lot > 0, won.interruptions)
         last = slices[-1] if slices else None
-        if last is None or (last.partition, last.batch, last.stop) != (won.partition, slot.number, first):
-            header = replica.batches.stored[slot.number].header
-            slices.append(Slice(topic, won.partition, slot.number, first, stop, header, (delivery,)))
+        if last is None or (last.partition, last.batch, last.stop) != (won.partition, location.number, first):
+            header = replica.batches.stored[location.number].header
+            slices.append(Slice(topic, won.partition, location.number, first, stop, header, (delivery,)))
             continue
         before = last.deliveries[-1]
         ours = before.receipt
