@@ -159,7 +159,7 @@ class NodeCore:
         records += [started, r.Reserved(reserve)]
         if self.trust.resync is not None:
             state.at(now.mono + resync.ASK_AGAIN_S, ("resync",))
-        records += self.trust.start(self.context)
+        records += self.trust.first_records(self.context)
         for peer in (node for node in self.catalogue.cluster.present if node != config.node):
             state.at(now.mono + self.context.rng.random() * config.sync_interval, ("sync", peer))
         state.at(now.mono + config.heartbeat, ("heartbeat",))
@@ -362,7 +362,7 @@ class NodeCore:
         if token == TOKEN_STARTED:
             self.started = True
             self.context.peers.positions.quiet = self.context.peers.positions.durable
-            self.trust.on_started(self.context)
+            self.trust.after_first_commit(self.context)
             if self.trust.resync is not None:
                 return []  # after a loss the topic may merely be unknown here: its batches stay until a later start
             orphans, self.orphans = self.orphans, []

@@ -168,7 +168,7 @@ class Replay:
 
     def state(self, nonce: int, now: Now, boot: int, *, newest: bool) -> NodeState:
         """Return the node's identity, clock and other state in this start."""
-        starts, trusted = self.trust.begin(self.starts, newest=newest)
+        starts, trusted = self.trust.decide(self.starts, newest=newest)
         if starts + 1 >= limits.STARTS_MAX:
             raise UsageError(
                 f"node {self.config.node!r} would be at start {starts + 1}, and no start count reaches "
@@ -350,7 +350,7 @@ def snapshot(context: Context, trust: Trust, now: Now) -> list[r.JournalRecord]:
     if layout.number:
         records.append(r.ClusterPut(layout))
     records += trust.snapshot(trusted=state.trusted)
-    soon = {**context.trusted_soon(), **(trust.joined if trust.is_written else {})}
+    soon = {**context.trusted_soon(), **(trust.joined if trust.is_pending else {})}
     if voters := soon.get(VOTERS, context.slots.get(VOTERS)):
         records.append(r.PartitionTrusted(VOTERS, voters))
     records += context.peers.snapshot()

@@ -3,7 +3,7 @@
 A directory is not trusted if it is new, may be an old copy, or lacks something according to a peer. The node's answers
 from it count only once the others have answered (docs/protocol.md, RECOVERY; core/recovery/resync.py).
 
-At a start, `Replay` reads the journal and gives `Trust.replay` the records of the directory. Then `Trust.begin` decides
+At a start, `Replay` reads the journal and gives `Trust.replay` the records of the directory. Then `Trust.decide` says
 in which of four ways the node becomes trusted:
 
 - Intact: it was trusted before, and lies where it lay, or an operator says that it is the newest. It is trusted at
@@ -72,7 +72,7 @@ class Trust:
         moved: True if it may be an old copy: no vote until every other node has confirmed that it is the newest.
         resync: the resync in progress; None if none is needed.
         above: start count up to which missing starts are covered by an earlier resync.
-        is_written: True if the record of trust is on its way to the disk, and not durable yet.
+        is_pending: True if the record of trust is on its way to the disk, and not durable yet.
         lost: True if trust was lost in this start: the node is silent, and restarts once TrustLost is durable.
         min_ballot: minimum ballot that takes effect when the resync ends.
         joined: slots that this node votes in from the end of the resync on, with the layouts since which it has them.
@@ -88,7 +88,7 @@ class Trust:
     moved: bool = False
     resync: Resync | None = None
     above: int = 0
-    is_written: bool = False
+    is_pending: bool = False
     lost: bool = False
     min_ballot: int = 0
     joined: dict[PartitionId, int] = field(default_factory=dict)
@@ -117,7 +117,7 @@ class Trust:
         if self.above or self.resync is not None:
             reason = self.resync.reason if self.resync is not None else "before the last resync"
             records.append(r.TrustLost(self.above, reason))
-        if trusted or self.is_written or (self.moved and self.was_trusted):
+        if trusted or self.is_pending or (self.moved and self.was_trusted):
             records.append(r.Trusted(self.declared))
         if self.journal_location is not None:
             records.append(self.journal_location)
@@ -131,7 +131,7 @@ class Trust:
         known = self.journal_location
         return bool(self.location) and known is not None and known.location != self.location
 
-    def begin(self, start_count: int, *, newest: bool) -> tuple[int, bool]:
+    def decide(self, start_count: int, *, newest: bool) -> tuple[int, bool]:
         """Decide how the directory becomes trusted, once the journal is replayed.
 
         Returns:
@@ -153,7 +153,7 @@ class Trust:
         self.moved = self.is_elsewhere and not newest
         return start_count, self.was_trusted and not self.moved
 
-    def start(self, context: Context) -> list[r.JournalRecord]:
+    def first_records(self, context: Context) -> list[r.JournalRecord]:
         """Return the records of the directory for the first Persist of this start."""
         records: list[r.JournalRecord] = []
         start = context.state.incarnation.n
@@ -171,15 +171,15 @@ class Trust:
             records.append(r.TrustLost(self.above, self.resync.reason))
         if self.is_alone(context) and not context.state.trusted:
             why = f"there is no other node to ask; {IF_ALL_WERE_RESTORED}"
-            self.is_written = True
+            self.is_pending = True
             records += [*self._adopt_location(start, why), r.Trusted(self.declared)]
         return records
 
-    def on_started(self, context: Context) -> None:
+    def after_first_commit(self, context: Context) -> None:
         """Go on after the first Persist is durable. A node that is alone has no other to ask."""
         if self.is_alone(context):
             context.state.trusted = self.was_trusted = True
-            self.moved = self.is_written = False
+            self.moved = self.is_pending = False
 
     @property
     def has_joined(self) -> bool:
@@ -230,7 +230,7 @@ class Trust:
             return []
         why = f"every other node was heard, and none knew of more; {IF_ALL_WERE_RESTORED}"
         moved = self._adopt_location(context.state.incarnation.n, why)
-        self.is_written = True
+        self.is_pending = True
         return [Persist((*moved, r.Trusted(self.declared)), (Done(TOKEN_TRUSTED),))]
 
     def end_resync(self, context: Context, now: Now) -> list[Effect]:
@@ -257,7 +257,7 @@ class Trust:
             self.joined[VOTERS] = context.slots[VOTERS] = since
         slots = [r.PartitionTrusted(partition, since) for partition, since in self.joined.items()]
         absent = [record for replica in context.replicas.values() for record in replica.recall.note_absent()]
-        self.is_written = True
+        self.is_pending = True
         self.declared |= bool(self.resync.survivors)
         return [Persist((r.Reserved(reserve), *absent, r.Trusted(self.declared), *slots), done)]
 
@@ -269,7 +269,7 @@ class Trust:
         """
         if self.lost:
             return False
-        self.is_written = False
+        self.is_pending = False
         context.state.trusted = self.was_trusted = True
         self.moved = False
         if not self.declared:
@@ -335,7 +335,7 @@ class Trust:
         used again, votes of that start would pass for ours, or ours for theirs. This start sends and counts nothing
         any more.
         """
-        self.lost, self.is_written = True, False
+        self.lost, self.is_pending = True, False
         context.state.trusted = False
         self.resync = Resync(reason)
         above = max(self.above, far_above(seen_n))
