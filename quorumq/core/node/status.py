@@ -202,7 +202,7 @@ def moves(context: Context, now: Now) -> Iterator[tuple[dict[str, object], Progr
                     yield move_row(topic.name, placement.partition, "away", away), Progress()
                 continue
             handoff, progress = replica.handoff, Progress()
-            if replica.since:
+            if replica.slot_layout:
                 asked = [node for node in replica.tellers if node != context.state.me]
                 answered = [peer for peer, of in context.resync_answers.complete if of == partition]
             else:
@@ -211,7 +211,7 @@ def moves(context: Context, now: Now) -> Iterator[tuple[dict[str, object], Progr
                 answered = [node for node, messages in lacking.items() if not messages]
                 progress = handoff.progress(now) if handoff is not None else progress
             waits_for = [node for node in asked if node not in answered]
-            state = "learning" if replica.since else "leaving"
+            state = "learning" if replica.slot_layout else "leaving"
             yield move_row(topic.name, placement.partition, state, waits_for), progress
     for partition, ahead in context.throttle.held_up(now):
         kept = [replica for each in (partition, *ahead) if (replica := context.kept(each)) is not None]

@@ -233,4 +233,4 @@ def is_teller(replica: Replica, epoch: int, now: Now) -> bool:
     """
     if replica.epoch != epoch or not replica.node.trusted or replica.in_quarantine(now):
         return False
-    return replica.is_trusted if replica.since else replica.trusted_since > 0
+    return replica.is_trusted if replica.slot_layout else replica.trusted_slot_layout > 0

@@ -70,7 +70,7 @@ class Replica:
     Attributes:
         members: the replica set, as of the layout that this node has adopted.
         epoch: number of the layout that the replica set is from.
-        since: layout since which this node has its slot; 0 if it has none.
+        slot_layout: layout since which this node has its slot; 0 if it has none.
         learns: this node copies the payload, and is to get a slot.
         former: while a new slot is in quarantine, the node that had it, or the set before if it was added; else ().
         tellers: the nodes that may know the promises of the slot: of the set, and of the one before a new slot. This
@@ -83,8 +83,8 @@ class Replica:
 
     __slots__ = (
         "batches", "choice", "closing", "epoch", "former", "handoff", "is_trusted", "learning", "learns", "members",
-        "node", "partition", "placement", "quarantine_until", "recall", "reclaim", "registered_by", "since",
-        "storing", "survivors", "sync", "tellers", "topic", "trusted_since", "unanswered", "views",
+        "node", "partition", "placement", "quarantine_until", "recall", "reclaim", "registered_by", "slot_layout",
+        "storing", "survivors", "sync", "tellers", "topic", "trusted_slot_layout", "unanswered", "views",
     )  # fmt: skip
 
     def __init__(self, node: NodeState, topic: Topic, partition: PartitionId) -> None:
@@ -105,7 +105,7 @@ class Replica:
         new = earlier is not None and (topic.id not in earlier or partition.number >= earlier[topic.id])
         self.quarantine_until = 0.0 if new else node.quarantine_until
         self.registered_by = node.registers_put
-        self.trusted_since = 0
+        self.trusted_slot_layout = 0
         self.former: tuple[NodeId, ...] = ()
         self.epoch = 0
         self.use_set(topic)
@@ -114,8 +114,8 @@ class Replica:
 
     def trust_slot(self, layout: int) -> None:
         """Note the layout of the slot whose promises are all known here; 0 if there is none."""
-        self.trusted_since = layout
-        self.is_trusted = self.since == FIRST_LAYOUT or 0 < self.since == layout
+        self.trusted_slot_layout = layout
+        self.is_trusted = self.slot_layout == FIRST_LAYOUT or 0 < self.slot_layout == layout
 
     def use_set(self, topic: Topic) -> None:
         """Take over the replica set of a layout that is durable here."""
@@ -124,13 +124,13 @@ class Replica:
         sources: tuple[NodeId, ...] = ()
         placement = topic.placement(number) if topic.layout is not None else None
         self.placement: Placement | None = placement
-        self.since = FIRST_LAYOUT if me in members else 0
+        self.slot_layout = FIRST_LAYOUT if me in members else 0
         learners: tuple[NodeId, ...] = ()
         if placement is not None:
-            self.since, epoch, sources = placement.since_of(me), placement.epoch, placement.sources
+            self.slot_layout, epoch, sources = placement.since_of(me), placement.epoch, placement.sources
             learners = placement.learners
         self.learns = me in learners
-        self.is_trusted = self.since == FIRST_LAYOUT or 0 < self.since == self.trusted_since
+        self.is_trusted = self.slot_layout == FIRST_LAYOUT or 0 < self.slot_layout == self.trusted_slot_layout
         partners = (*members, *learners)
         if epoch != self.epoch or partners != batches.partners:  # else the answers of these nodes stand
             self.handoff: Handoff | None = None
@@ -138,7 +138,7 @@ class Replica:
         self.members, self.epoch = batches.members, batches.epoch = members, epoch
         self.tellers = (*members, *sources)
         batches.keepers = (*members, *sources, *([me] if self.learns else ()))
-        if placement is not None and self.since == epoch:
+        if placement is not None and self.slot_layout == epoch:
             self.tellers = tuple(dict.fromkeys((*placement.nodes_before, *members)))
         self.survivors: tuple[NodeId, ...] = ()
         self.choice.salts = {member: salt_of(member) for member in members}
@@ -146,7 +146,7 @@ class Replica:
 
     def begin_to_vote(self, min_ballot: int, former: tuple[NodeId, ...], until: float) -> None:
         """Begin to vote in a slot above a ballot, in quarantine ``until`` then or until ``former`` tell their holds."""
-        self.trust_slot(self.since)
+        self.trust_slot(self.slot_layout)
         self.quarantine_until = until
         self.former = former
         self.views.raise_min_ballot(min_ballot)

@@ -45,7 +45,7 @@ def go_on(context: Context, now: Now, *, afresh: bool) -> list[Effect]:
             if (peer, topic.id) not in sent:  # a layout has all partitions of its topic: once is enough
                 sent[peer, topic.id] = None
                 effects.append(Send(peer, PutTopic(0, topic)))
-            ask = ResyncRequest(number, replica.partition, start, replica.epoch, replica.since)
+            ask = ResyncRequest(number, replica.partition, start, replica.epoch, replica.slot_layout)
             effects.append(Send(peer, ask))
     return effects
 
@@ -108,14 +108,16 @@ def on_told(context: Context, sender: NodeId, message: ResyncReply, now: Now) ->
 def join(context: Context, replica: Replica) -> list[Effect]:
     """Make durable that all promises of the slot are here. A node that answered knows each ballot that won by it."""
     clock = context.state.clock
-    joined = Joined(replica.partition, replica.since, clock.highest)
+    joined = Joined(replica.partition, replica.slot_layout, clock.highest)
     under_way = [each for each in context.completions.values() if isinstance(each, Joined)]
     if any(each[:2] == joined[:2] for each in under_way):
         return []
     reserve = clock.reserving = max(clock.highest + RESERVE_STEP, clock.reserving)
     done = (Done(reserve_token(reserve)), context.when_durable(joined))
     absent = replica.recall.note_absent()
-    return [Persist((Reserved(reserve), *absent, PartitionTrusted(replica.partition, replica.since)), done)]
+    return [
+        Persist((Reserved(reserve), *absent, PartitionTrusted(replica.partition, replica.slot_layout)), done)
+    ]
 
 
 def begin_to_vote(context: Context, joined: Joined, now: Now) -> list[Effect]:
@@ -124,7 +126,7 @@ def begin_to_vote(context: Context, joined: Joined, now: Now) -> list[Effect]:
         voterslots.begin_to_vote(context, joined.since)
         return []
     replica = context.replicas.get(joined.partition)
-    if replica is None or replica.since != joined.since or replica.is_trusted:
+    if replica is None or replica.slot_layout != joined.since or replica.is_trusted:
         return []
     assert replica.placement is not None
     before = replica.placement.nodes_before

@@ -314,7 +314,7 @@ def clean_stop(context: Context, now: Now) -> r.CleanStopped:
     the topic's register.
     """
     trusted = [replica for replica in context.replicas.values() if replica.is_trusted]
-    trusted += [replica for replica in context.sources.values() if replica.trusted_since]
+    trusted += [replica for replica in context.sources.values() if replica.trusted_slot_layout]
     able = [replica for replica in trusted if not replica.in_quarantine(now)]
     granted = context.state.grants([replica.partition for replica in able], now)
     holds = [
@@ -360,7 +360,7 @@ def snapshot(context: Context, trust: Trust, now: Now) -> list[r.JournalRecord]:
     records += catalogue.deleted.records()
     kept = {**context.sources, **context.replicas}
     for partition in sorted(kept):
-        if since := soon.get(partition, kept[partition].trusted_since):
+        if since := soon.get(partition, kept[partition].trusted_slot_layout):
             records.append(r.PartitionTrusted(partition, since))
         records += kept[partition].recall.snapshot(now)
     return records

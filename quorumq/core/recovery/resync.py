@@ -94,7 +94,7 @@ class Resync:
             lacking = self.lacking(context, replica.members, partition)
             before = replica.placement.nodes_before if replica.placement is not None else ()
             if (
-                before and replica.since == replica.epoch
+                before and replica.slot_layout == replica.epoch
             ):  # a new slot keeps the promises of the set before, too
                 there = tuple(node for node in before if node not in context.catalogue.cluster.gone)
                 needed = min(len(before) - majority_of(len(before)) + 1, len(there))
@@ -167,7 +167,7 @@ class Resync:
                     continue
                 replica = context.replicas[part[1]]
                 effects.append(
-                    Send(peer, ResyncRequest(number, part[1], start, replica.epoch, replica.since))
+                    Send(peer, ResyncRequest(number, part[1], start, replica.epoch, replica.slot_layout))
                 )
         return effects
 
@@ -295,10 +295,10 @@ def is_teller(replica: Replica, message: ResyncRequest, sender: NodeId) -> bool:
     """
     if replica.epoch != message.epoch or sender not in replica.members:
         return False
-    if replica.since:
+    if replica.slot_layout:
         return replica.is_trusted
     before = replica.placement.nodes_before if replica.placement is not None else ()
-    return message.since > FIRST_LAYOUT and replica.node.me in before and replica.trusted_since > 0
+    return message.since > FIRST_LAYOUT and replica.node.me in before and replica.trusted_slot_layout > 0
 
 
 def _packed_from(deleted: DeletedNames, index: int) -> tuple[list[Answer], int]:

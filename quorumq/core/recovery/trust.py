@@ -249,9 +249,9 @@ class Trust:
         state.clock.reserving = reserve
         done = (Done(reserve_token(reserve)), Done(TOKEN_TRUSTED))
         self.joined = {
-            partition: replica.since
+            partition: replica.slot_layout
             for partition, replica in context.replicas.items()
-            if replica.placement and replica.since and not self.resync.is_first
+            if replica.placement and replica.slot_layout and not self.resync.is_first
         }
         if since := context.catalogue.cluster.since(state.me):
             self.joined[VOTERS] = context.slots[VOTERS] = since

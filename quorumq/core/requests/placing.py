@@ -147,9 +147,9 @@ class Placing:
         slots: dict[PartitionId, int] = {}
         for number, members in enumerate(topic.replicas):
             replica = self.replicas.get(PartitionId(topic.id, number))
-            if replica is not None and replica.since and self.state.me not in members:
+            if replica is not None and replica.slot_layout and self.state.me not in members:
                 trusted = self.state.keeps_promises and replica.is_trusted
-                slots[replica.partition] = replica.since if trusted else 0
+                slots[replica.partition] = replica.slot_layout if trusted else 0
         return slots
 
     def trusted_soon(self) -> dict[PartitionId, int]:
@@ -179,7 +179,7 @@ class Placing:
             replica = self.kept(partition)
             if replica is None:
                 continue
-            epoch, trusted_since = replica.epoch, replica.since if replica.is_trusted else 0
+            epoch, trusted_slot_layout = replica.epoch, replica.slot_layout if replica.is_trusted else 0
             partners = replica.batches.partners
             replica.use_set(topic)
             if (replica.epoch, replica.batches.partners) != (epoch, partners):
@@ -194,7 +194,7 @@ class Placing:
                 self.sources.pop(partition, None)
                 continue
             if partition in self.replicas:
-                replica.trust_slot(trusted_since if self.state.keeps_promises else 0)
+                replica.trust_slot(trusted_slot_layout if self.state.keeps_promises else 0)
                 departed.append(partition)
             if replica.placement is None or self.state.me not in replica.placement.sources:
                 effects += [Persist((PartitionDropped(partition),)), *discarded(replica)]

@@ -25,15 +25,15 @@ def lackers(replica: Replica) -> tuple[NodeId, ...]:
     """
     members: tuple[NodeId, ...] = replica.members
     placement: Placement | None = replica.placement
-    if not (replica.since or replica.learns):
+    if not (replica.slot_layout or replica.learns):
         return members
-    return placement.learners if placement is not None and replica.since else ()
+    return placement.learners if placement is not None and replica.slot_layout else ()
 
 
 def ask_lackers(context: Context, replica: Replica, now: Now) -> list[Effect]:
     """Ask these nodes how many of the next messages they lack, unless their answers are under way."""
     handoff = replica.handoff = replica.handoff or Handoff()
-    if handoff.is_open(now) or (handoff.is_over and not replica.since):
+    if handoff.is_open(now) or (handoff.is_over and not replica.slot_layout):
         return []
     if handoff.is_over:
         handoff.begin_anew()
@@ -53,7 +53,7 @@ def next_question(replica: Replica, handoff: Handoff) -> tuple[tuple[Span, ...],
     Learners are asked about the same ones until all have them. Why: they get what is published meanwhile by comparisons
     only, so under load they always lack some.
     """
-    if replica.since and handoff.spans and handoff.released_to != handoff.spans[-1]:
+    if replica.slot_layout and handoff.spans and handoff.released_to != handoff.spans[-1]:
         return handoff.spans, handoff.beyond
     remaining = remaining_spans(replica)
     later = remaining[SPANS_PER_REQUEST_MAX:]
@@ -129,7 +129,7 @@ def on_answer(context: Context, sender: NodeId, message: SourceReply, now: Now) 
     handoff.count(nodes, now)
     if not handoff.has_all(nodes):
         return []
-    if not handoff.spans or (replica.since and not handoff.beyond):
+    if not handoff.spans or (replica.slot_layout and not handoff.beyond):
         handoff.is_over = True
         return []
     handoff.released_to, handoff.until = handoff.spans[-1], 0.0
@@ -154,5 +154,5 @@ def needless(context: Context) -> list[PartitionId]:
 
 def is_needless(replica: Replica) -> bool:
     """Return True if no slot lacks anything of a source's, or the source was wiped, and has nothing."""
-    wiped = not (replica.trusted_since or replica.batches.stored)
+    wiped = not (replica.trusted_slot_layout or replica.batches.stored)
     return wiped or (replica.handoff is not None and replica.handoff.is_over)
