@@ -72,7 +72,7 @@ class RuleContext(NamedTuple):
     closed: bool = (
         False  # the message's producer id is over: it is settled, and nothing but a hold is kept of it
     )
-    since: int = 0  # records of generations below it are void: the group was deleted then
+    last_deletion: int = 0  # records of generations below it are void: the group was deleted then
     max_deliveries: int = NUMBERS_END  # the topic's; those of a dead letter are not limited
 
 
@@ -231,7 +231,7 @@ def on_extend(record: Record, lease: Lease, ballots: Ballots, context: RuleConte
     kept = held if held is not None and is_owner(held, ask.owner) else claim  # nothing else revives a hold
     if kept is None or is_acked(record, context, kept.generation):  # by another delivery
         return record, lease, ballots, LOST
-    if ask.claims and kept.generation < context.since:
+    if ask.claims and kept.generation < context.last_deletion:
         return record, lease, ballots, LOST  # a deletion of the group ends claims, though no hold
     if ask.claims or kept is claim:
         if claim is None and held is not None:
@@ -259,7 +259,7 @@ def in_time(record: Record, lease: Lease, context: RuleContext) -> Lease:
     held = lease.held
     if held is not None and held.deadline <= context.now:
         lease = with_hold(lease, None)
-        over = is_acked(record, context, held.generation) or held.generation < context.since
+        over = is_acked(record, context, held.generation) or held.generation < context.last_deletion
         if not over and claim_of(lease.claim, held.owner.ballot) is None:
             lease = count_attempt(lease, held, expired=True)
     return unclaimed(record, lease, context) if lease.claim is not None else lease
@@ -373,7 +373,7 @@ def merge(record: Record, context: RuleContext, theirs: Record) -> tuple[Record,
     """
     if context.closed:
         return record, Record(theirs.generation, 0, Kind.ACKED)
-    if record == theirs or theirs.generation < context.since:
+    if record == theirs or theirs.generation < context.last_deletion:
         return record, record
     stands = theirs if record is OPEN_ZERO else merge_records(record, theirs)  # nothing is below that
     if stands == record or (theirs.kind == Kind.OPEN and theirs.n == 0):
@@ -423,7 +423,7 @@ def on_reported(record: Record, lease: Lease, ballots: Ballots, context: RuleCon
 
 def on_counted(record: Record, lease: Lease, ballots: Ballots, context: RuleContext, ask: Attempts) -> Fate:
     """Merge a peer's count, or the journal's: the higher one stays, unless an ACK has ended them all."""
-    done = is_acked(record, context, ask.generation) or ask.generation < context.since
+    done = is_acked(record, context, ask.generation) or ask.generation < context.last_deletion
     return record, lease if done else counted(lease, ask), ballots, None
 
 
@@ -444,7 +444,7 @@ def on_won(
 
 def on_delay(record: Record, lease: Lease, ballots: Ballots, context: RuleContext, ask: Delay) -> Fate:
     """Adopt a delay: of NOT_DUE, anti-entropy or replay. An ACK has ended all delays, and a later grant a claim."""
-    done = is_acked(record, context, ask.generation) or ask.generation < context.since
+    done = is_acked(record, context, ask.generation) or ask.generation < context.last_deletion
     if ask.claim is not None:
         later = ballots.highest is not None and ballots.highest > ask.ballot
         done = done or later or is_rejected(record, ask)
@@ -592,7 +592,7 @@ def unclaimed(record: Record, lease: Lease, context: RuleContext) -> Lease:
     if claim is None or claim.claim is None or claim.due > context.now:
         return lease
     lease = lease._replace(claim=None)
-    over = is_acked(record, context, claim.generation) or claim.generation < context.since
+    over = is_acked(record, context, claim.generation) or claim.generation < context.last_deletion
     if over or (lease.held is not None and lease.held.owner.ballot == claim.ballot):
         return lease  # that hold's end is counted
     return counted(lease, counts.with_another(claim.claim, expired=True))

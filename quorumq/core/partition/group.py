@@ -83,7 +83,7 @@ class GroupView:
         home: the view that keeps the records: this one, or the source of a dead-letter group.
         generation: the current one: records of older ones are void if ``from_ms`` covers the message.
         from_ms: the start predicate: the generation reads batches published at or after this time of day.
-        since: generation of the group's last deletion: records of generations before it are void.
+        last_deletion: generation of the group's last deletion: records of generations before it are void.
         paused: True while voters refuse HOLDs of the group; its dead letters are not concerned.
         skipping: True while the messages here are skipped; then none that was reclaimed here is wanted again.
         dead: the group of this group's dead letters, if a client reads it.
@@ -104,7 +104,7 @@ class GroupView:
     home: GroupView = field(init=False)
     generation: int = 0
     from_ms: int = 0
-    since: int = 0
+    last_deletion: int = 0
     skipping: bool = False
     paused: bool = False
     dead: GroupView | None = None
@@ -137,7 +137,17 @@ class GroupView:
         dead = self.source is not None
         home = self.home
         return RuleContext(
-            now, dead, home.generation, self.min_ballot, covered, early, born, ttl, unseen, closed, home.since
+            now,
+            dead,
+            home.generation,
+            self.min_ballot,
+            covered,
+            early,
+            born,
+            ttl,
+            unseen,
+            closed,
+            home.last_deletion,
         )
 
     # ------------------------------------------------------------------- passes
@@ -335,7 +345,7 @@ class GroupView:
         In a dead-letter group only if it was deleted since. Else a dead letter of an older generation stands if the
         newer one does not cover it.
         """
-        return generation < (self.generation if self.source is None else self.home.since)
+        return generation < (self.generation if self.source is None else self.home.last_deletion)
 
     # ------------------------------------------------------------------- leases
 
@@ -437,12 +447,12 @@ class GroupView:
         """Take over a newer register. Records from before its last deletion are dropped."""
         self.generation, self.from_ms = register.generation, register.from_ms
         self.skipping, self.paused = register.latest == Latest.SKIPPING, register.paused
-        if register.buried > self.since:
-            self.since = register.buried
+        if register.buried > self.last_deletion:
+            self.last_deletion = register.buried
             records = self.records
             self.records = CountedMap(kind_of)
             for span, record in records.items():
-                if record.generation >= self.since:
+                if record.generation >= self.last_deletion:
                     self.records.put(span, record)
             for view in (self, self.dead):
                 if view is not None:
@@ -464,9 +474,9 @@ class GroupView:
         return self.backfill is not None and not self.backfill.last and not self.home.skipping
 
     def void_leases(self) -> None:
-        """Drop attempts and delays of generations before `since`."""
+        """Drop attempts and delays of generations before `last_deletion`."""
         for span, lease in list(self.leases.items()):
-            since, kept = self.home.since, lease
+            since, kept = self.home.last_deletion, lease
             if lease.attempts is not None and lease.attempts.generation < since:
                 kept = kept._replace(attempts=None)
             if lease.delay is not None and lease.delay.generation < since:
@@ -524,12 +534,14 @@ class GroupView:
             assert (record.kind == Kind.DEAD) == (record.death is not None), f"{span}: {record}"
             assert record.kind != Kind.ACKED or record.n == 0, f"{span}: {record}"
             assert record.kind != Kind.OPEN or record.n > 0, f"{span}: {record} is written down"
-            assert record.generation >= self.since, f"{span}: {record} is of before the group was deleted"
+            assert record.generation >= self.last_deletion, (
+                f"{span}: {record} is of before the group was deleted"
+            )
         for span, lease in self.leases.items():
             blocked = lease.held is not None and lease.held.owner == NO_OWNER
             assert blocked or not lease.rivals, f"{span} has rivals, and is held by {lease.held}"
             for dated in (lease.attempts, lease.delay, lease.claim):
-                late = dated is not None and dated.generation < self.home.since
+                late = dated is not None and dated.generation < self.home.last_deletion
                 assert not late, f"{span}: {dated} is of before the group was deleted"
             assert lease.delay is None or lease.delay.claim is None, f"{span}: a claim is kept as a delay"
         for span, held in self.all_held():

@@ -191,7 +191,7 @@ class Replica:
             unseen: True if a message counts as covered when its payload, and so its time, is not here.
         """
         home = view.home
-        if generation >= home.generation or generation < home.since:
+        if generation >= home.generation or generation < home.last_deletion:
             return view.is_stale(generation)
         if home is view and not all(n for _, n in asked):
             return view.is_stale(generation)
@@ -472,9 +472,8 @@ class Replica:
         If most of the request is alike, and all is done, the answer names nothing.
         """
         view = self.group(message.group)
-        if message.round and any(
-            record.generation < view.home.since for _, record in message.entries if record.kind == Kind.OPEN
-        ):
+        opened = (record.generation for _, record in message.entries if record.kind == Kind.OPEN)
+        if message.round and any(generation < view.home.last_deletion for generation in opened):
             # A redrive through a node that has not heard that the group was deleted, and created again.
             return [Send(sender, m.refusal(message, Code.STALE_GENERATION, self.vector()))]
         if any(self.node.no_capacity(record.kind) for _, record in message.entries):

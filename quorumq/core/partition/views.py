@@ -174,12 +174,12 @@ class Views:
         if view is None:
             self.begin({name: None})
             return
-        before = (view.generation, view.from_ms, view.since)
+        before = (view.generation, view.from_ms, view.last_deletion)
         skipped, paused = view.skipping, view.paused
         view.read_by(register)
         if paused and not view.paused:
             self.node.newly_ready[(self.partition, name)] = None
-        anew = before != (view.generation, view.from_ms, view.since)
+        anew = before != (view.generation, view.from_ms, view.last_deletion)
         if anew or skipped != view.skipping:
             self._doubt(name)
         for each in (view, view.dead):
@@ -344,7 +344,7 @@ class Views:
         ):
             return False
         if (
-            record.generation < home.since
+            record.generation < home.last_deletion
             or producer_id in self.batches.closed
             or not self.is_untouched(home, producer_id)
         ):
@@ -394,7 +394,7 @@ class Views:
         born = batch.born
         if batch.number < self.node.uncertain_below and self.node.is_uncertain(now):
             born = now.mono
-        rule_context = (*group, covered, early, born, header.ttl_ms / 1000, False, False, home.since)
+        rule_context = (*group, covered, early, born, header.ttl_ms / 1000, False, False, home.last_deletion)
         return _new_rule_context((*rule_context, self.max_deliveries)), batch.key if batch.durable else None
 
     def finish(self, view: GroupView, changes: Changes, now: Now) -> tuple[JournalRecord, ...]:
