@@ -38,7 +38,12 @@ def kept(cluster: Cluster) -> list[int]:
     counts = []
     for node in cluster.nodes:
         copy = replica_of(cluster, node)
-        tables = [copy.batches.present, copy.batches.reclaimed, copy.batches.requested, copy.batches.absent]
+        tables = [
+            copy.batches.present,
+            copy.batches.reclaimed,
+            copy.batches.wanted_again,
+            copy.batches.absent,
+        ]
         tables += [view.records for view in copy.views.groups.values()]  # type: ignore[misc]
         tables += [view.leases for view in copy.views.groups.values()]  # type: ignore[misc]
         counts.append(len({producer_id for table in tables for producer_id in table.runs}))

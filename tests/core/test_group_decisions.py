@@ -278,7 +278,7 @@ def test_reclaimed_messages_are_skipped_by_a_group_from_latest() -> None:
     assert drained(cluster) == [10], there
     for core in cluster.nodes.values():
         for replica in core.replicas.values():
-            assert not replica.batches.requested.messages
+            assert not replica.batches.wanted_again.messages
 
 
 @pytest.mark.parametrize("finishes", ["a fetch", "a creation"])

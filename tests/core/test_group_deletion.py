@@ -499,9 +499,9 @@ def test_payload_that_only_that_group_wanted_is_not_missed() -> None:
     assert batches(cluster) == [0, 0, 0]
     cluster.ask("b", m.SetGroup("jobs", "mian"))
     tables = [replica.batches for core in cluster.nodes.values() for replica in core.replicas.values()]
-    assert [each.requested.messages for each in tables] == [10, 10, 10]
+    assert [each.wanted_again.messages for each in tables] == [10, 10, 10]
     deleted(cluster, group="mian")
-    assert [each.requested.messages for each in tables] == [0, 0, 0]
+    assert [each.wanted_again.messages for each in tables] == [0, 0, 0]
 
 
 def test_a_dead_letter_of_a_deleted_group_keeps_nothing() -> None:

@@ -408,7 +408,7 @@ def test_a_replica_that_moves_in_its_quarantine_keeps_the_releases_that_it_recei
     replica.quarantine_until = cluster.now.mono + 1.0
     recovery.note_release({}, released, cluster.now)
     for _ in range(2):
-        recovery.want(replica, cluster.now)
+        recovery.await_holds(replica, cluster.now)
         assert recovery.awaited
         assert list(recovery.releases) == [released]
 
@@ -513,7 +513,7 @@ def test_a_slot_does_not_lack_what_it_has_reclaimed_even_if_a_rewound_group_may_
     assert lacking() == [3]
     batches.learn_reclaimed([Span(ME, 3, 6)], cluster.now)
     assert lacking() == [0]
-    batches.want(Span(ME, 3, 6))
+    batches.want_again(Span(ME, 3, 6))
     assert lacking() == [0]
     assert batches.absent.covers(Span(ME, 3, 6)), "it is pulled as long as a node has it"
 

@@ -358,11 +358,11 @@ def test_a_batch_reclaimed_by_peers_before_its_tombstones_arrive_is_not_missing(
         to == "c" and isinstance(message, m.SyncState) and bool(message.groups)
     )
     cluster.start("c", 20)
-    assert replica_of(cluster, "c").batches.requested.messages == 10, "c has heard of no tombstone"
+    assert replica_of(cluster, "c").batches.wanted_again.messages == 10, "c has heard of no tombstone"
     sent: list[object] = []
     cluster.drop = lambda sender, to, message: bool(sent.append(message)) and False
     cluster.advance(40)
-    assert not replica_of(cluster, "c").batches.requested
+    assert not replica_of(cluster, "c").batches.wanted_again
     assert len({root_of(replica_of(cluster, node)) for node in "abc"}) == 1
     sent.clear()
     cluster.advance(10)
@@ -382,9 +382,9 @@ def test_replicas_that_reclaimed_before_and_after_a_rewind_agree_on_what_is_want
     cluster.drop = lambda sender, to, message: isinstance(message, m.SyncDigests)
     cluster.advance(20)
     tables = [replica_of(cluster, node).batches for node in "abc"]
-    assert [table.requested.messages for table in tables] == [0, 10, 10]
+    assert [table.wanted_again.messages for table in tables] == [0, 10, 10]
     cluster.hear_all(20)
-    assert [table.requested.messages for table in tables] == [10, 10, 10]
+    assert [table.wanted_again.messages for table in tables] == [10, 10, 10]
     assert len({root_of(replica_of(cluster, node)) for node in "abc"}) == 1
 
 

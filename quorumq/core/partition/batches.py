@@ -65,7 +65,7 @@ class Batches:
         present: runs of messages that the index covers.
         absent: known, and not present here.
         reclaimed: known, and their payload was dropped here.
-        requested: reclaimed messages that a later group still has to read. They count as absent.
+        wanted_again: reclaimed messages that a later group still has to read. They count as absent.
         closed: the producer ids that are over.
         idle_since: time since which a producer id has had no present message, by producer id.
         sessions: number of producer ids with present messages, those of names aside.
@@ -101,12 +101,12 @@ class Batches:
         "pulling_all_until",
         "reclaimed",
         "refused",
-        "requested",
         "sessions",
         "stored",
         "uncertain",
         "unlisted",
         "waiting",
+        "wanted_again",
         "with_ttl",
     )  # fmt: skip
 
@@ -127,7 +127,7 @@ class Batches:
         self.present = SpanSet()
         self.absent: CountedMap[Missing] = CountedMap(denials)
         self.reclaimed = SpanSet()
-        self.requested = SpanSet()
+        self.wanted_again = SpanSet()
         self.closed = ClosedSessions()
         self.idle_since: dict[ProducerId, float] = {}
         self.sessions = 0
@@ -181,9 +181,9 @@ class Batches:
 
     def _not_wanted(self, spans: list[Span]) -> list[Span]:
         """Return ``spans``, reclaimed here, without the parts that a group that came later would read."""
-        if not self.requested:
+        if not self.wanted_again:
             return spans
-        return [part for span in spans for part in subtract(span, self.requested.within(span))]
+        return [part for span in spans for part in subtract(span, self.wanted_again.within(span))]
 
     def content(self, producer_id: ProducerId) -> bytes:
         """Return a producer id's content for comparison: messages that are present, or reclaimed and not wanted again.
@@ -232,7 +232,7 @@ class Batches:
         for part in back:
             self._count_names(part, -1)
         if back:
-            self.requested.remove(span)
+            self.wanted_again.remove(span)
         return back
 
     def _count_session(self, producer_id: ProducerId, more: int) -> None:
@@ -377,14 +377,14 @@ class Batches:
             self.digests.stale[part.producer_id] = None
         return learned
 
-    def want(self, span: Span) -> None:
+    def want_again(self, span: Span) -> None:
         """Note that some group would read ``span``, which was reclaimed."""
-        self.requested.add(span)
+        self.wanted_again.add(span)
         self.digests.stale[span.producer_id] = None
 
     def unwant(self, span: Span) -> None:
         """Note that no group would read ``span``, which was reclaimed."""
-        if self.requested.remove(span):
+        if self.wanted_again.remove(span):
             self.digests.stale[span.producer_id] = None
 
     def close(self, numbers: Iterable[Span]) -> tuple[Span, ...]:
@@ -404,7 +404,7 @@ class Batches:
             for part in self.reclaimed.spans_of(producer_id):
                 self._count_names(part, -1)
         self.digests.stale.update(dict.fromkeys(discard(fresh, self.reclaimed)))
-        for table in (self.requested, self.absent, self.idle_since):
+        for table in (self.wanted_again, self.absent, self.idle_since):
             discard(fresh, table)
         return merge_spans(fresh)
 
@@ -536,7 +536,7 @@ class Batches:
             assert producer_id not in self.closed, f"{producer_id} is closed, and something is kept of it"
         for span in self.reclaimed.items():
             assert not self.present.within(span), f"{span} is present, and listed as reclaimed"
-        for span in self.requested.items():
+        for span in self.wanted_again.items():
             assert self.reclaimed.covers(span), f"{span} is wanted again and was not reclaimed"
         for span, location in self.index.items():
             assert not self.absent.within(span), f"{span} is present, and listed as absent"

@@ -79,7 +79,7 @@ class HoldRecovery:
         self._chunks: dict[tuple[PartitionId, NodeId], dict[int, tuple[HeldThere, ...]]] = {}
         self._reported: dict[PartitionId, list[Reported]] = {}
 
-    def want(self, replica: Replica, now: Now) -> None:
+    def await_holds(self, replica: Replica, now: Now) -> None:
         """Note whose holds ``replica``, just made or moved, needs if it is in quarantine. `ask` sends the questions.
 
         Earlier answers are dropped: they are of members of another set.

@@ -161,7 +161,7 @@ def replica_list_of(
                 return tuple(items), last
             scanned += runs
             last = chunk
-            gone = batch is None and message.requested and batches.requested.covers(chunk)
+            gone = batch is None and message.requested and batches.wanted_again.covers(chunk)
             for item in peek(batches, view, chunk, batch, now):
                 capacity -= append(items, item._replace(state=RECLAIMED) if gone else item)
     return tuple(items), None
@@ -243,7 +243,7 @@ def known_after(
             (span, batches.stored[location.number])
             for span, location in batches.index.onward(producer_id, start)
         )
-        tables = (batches.absent, batches.requested) if requested else (batches.absent,)
+        tables = (batches.absent, batches.wanted_again) if requested else (batches.absent,)
         gone = [
             ((span, None) for span, _ in table.onward(producer_id, start))
             for table in tables

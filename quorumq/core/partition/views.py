@@ -218,7 +218,7 @@ class Views:
         for span in spans if not view.skipping else ():
             for part, record in view.record_chunks(span):
                 if record.kind in (Kind.OPEN, Kind.DEAD):
-                    self.batches.want(part)
+                    self.batches.want_again(part)
 
     def want_anew(self, spans: Iterable[Span]) -> None:
         """Compute anew the wanted parts of ``spans``, whether they were reclaimed before or after their records came.

@@ -135,7 +135,7 @@ def begin_to_vote(context: Context, joined: Joined, now: Now) -> list[Effect]:
     until = now.mono + limits.QUARANTINE_SHARE * context.config.hold_time_max
     replica.begin_to_vote(joined.min_ballot, former, until)
     context.resync_answers.discard(replica.partition)
-    context.hold_recovery.want(replica, now)
+    context.hold_recovery.await_holds(replica, now)
     effects = [
         effect
         for peer in context.state.links

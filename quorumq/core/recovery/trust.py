@@ -289,7 +289,7 @@ class Trust:
             replica.quarantine_until = until
             for view in replica.views.with_holds():
                 view.min_ballot = max(view.min_ballot, clock.min_ballot)
-            context.hold_recovery.want(replica, now)
+            context.hold_recovery.await_holds(replica, now)
         return True
 
     # --------------------------------------------------------------------- losing it

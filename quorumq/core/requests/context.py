@@ -405,7 +405,7 @@ class Context(Placing):
                     replica = self.replicas[partition] = Replica(self.state, topic, partition)
                     if partition in self.slots:
                         replica.trust_slot(self.slots[partition])
-                    self.hold_recovery.want(replica, now)
+                    self.hold_recovery.await_holds(replica, now)
                     made = True
                     replica.views.begin(groups)
                 elif topic.layout is not None and self.make_source(topic, partition):

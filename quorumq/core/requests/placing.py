@@ -186,7 +186,7 @@ class Placing:
                 replica.sync.discard_comparisons()  # with nodes of the set before
             if replica.epoch != epoch:
                 self.resync_answers.discard(partition)
-                self.hold_recovery.want(replica, now)
+                self.hold_recovery.await_holds(replica, now)
                 if replica.batches.refused and replica.is_trusted:
                     replica.sync.compare_soon(members, now)
             if self.state.me in members or replica.learns:
