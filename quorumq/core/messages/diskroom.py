@@ -16,7 +16,7 @@ from quorumq.core.values.types import Kind, Record
 
 
 class Capacity(IntEnum):
-    """Space left on a node's disk."""
+    """Space left on a node's disk: the higher the value, the less. `NodeState.disk_shortage` has it."""
 
     PLENTY = 0  # more than the reserve
     FIRST = 1  # the reserve
