@@ -18,8 +18,11 @@ from quorumq.core.messages import MetadataReply, NodeInfo
 from quorumq.core.values.errors import Conflict, StorageFull, Transient, UsageError
 from quorumq.core.values.types import ClusterLayout, Machines, MemberState, Topic
 
-PAUSE: Final = 3.0
+PAUSE: Final = 8.0
 """Pause after a move, in times of its duration: slots that move one after the other would slow all requests down."""
+
+PAUSE_MAX_S: Final = 3.0
+"""Longest such pause in seconds, if moves are slow."""
 
 AGAIN_S: Final = 1.0
 """Seconds before moves that could not be made now are tried again, and between looks at payload being copied."""
@@ -311,7 +314,7 @@ async def carry_out(client: Client, plan: Plan, as_json: bool, node: str = "", *
                 print_json({**move._asdict(), "outcome": outcome})
             else:
                 say(f"{move}: {outcome}, {remaining} more in this round", err=True)
-            await trio.sleep(PAUSE * (trio.current_time() - began))
+            await trio.sleep(min(PAUSE * (trio.current_time() - began), PAUSE_MAX_S))
         if why and why != said and not as_json:
             say(why, err=True)
         said = why
