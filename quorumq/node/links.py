@@ -22,15 +22,34 @@ from quorumq.core.messages.effects import HelloRefused, LinkDown, LinkUp, Unpost
 from quorumq.core.values.errors import PeerError, UsageError
 from quorumq.core.values.types import NodeId
 from quorumq.node.node import Node
-from quorumq.node.transport import ConnectionLost, Outflow, Transport
+from quorumq.node.tls import Certificates
+from quorumq.node.transport import ConnectionLost, Outflow, Transport, connect
+from quorumq.wire.address import split_address
 from quorumq.wire.codec import Message, decode_message, encode_message
 from quorumq.wire.frames import HANDSHAKE_BYTES_MAX, PREFIX_BYTES, FrameReader
 from quorumq.wire.proofs import DIALLER, LISTENER, Handshake, fresh_nonce
 
 BACKOFF_MIN_S: Final = 0.05
 BACKOFF_MAX_S: Final = 1.0
+DIAL_TIMEOUT_S: Final = 2.0
+PEER_USER_TIMEOUT_S: Final = 10.0
 
 Dial = Callable[[NodeId], Awaitable[Transport]]
+
+
+async def dial_address(address: str, certificates: Certificates | None = None) -> Transport:
+    """Connect to a node at an address."""
+    transport = await connect(*split_address(address), DIAL_TIMEOUT_S, PEER_USER_TIMEOUT_S)
+    return transport if certificates is None else certificates.dialled(transport)
+
+
+def dial_from(address_of: Callable[[NodeId], str], certificates: Certificates | None = None) -> Dial:
+    """Return the function with which a node dials its peers, by their addresses."""
+
+    async def dial(peer: NodeId) -> Transport:
+        return await dial_address(address_of(peer), certificates)
+
+    return dial
 
 
 class PeerLink:

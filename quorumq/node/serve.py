@@ -42,20 +42,19 @@ from quorumq.node.commits import CommitRunner, CommitThread
 from quorumq.node.config import ServeConfig
 from quorumq.node.connections import Inbound
 from quorumq.node.join import NotAdmitted, ask_to_join, cluster_of
-from quorumq.node.links import Dial, address_of, keep_link
+from quorumq.node.links import Dial, address_of, dial_address, dial_from, keep_link
 from quorumq.node.logs import make_log
 from quorumq.node.node import EXIT_AGAIN, EXIT_BUG, EXIT_OK, EXIT_REFUSED, EXIT_STORAGE, Node
 from quorumq.node.reread import ConfigFile
 from quorumq.node.tls import Certificates
-from quorumq.node.transport import SocketTransport, Transport, connect, listen
+from quorumq.node.transport import SocketTransport, Transport, listen
+from quorumq.node.warmup import warm_up
 from quorumq.storage.commit import NoCapacity
 from quorumq.storage.disk import Disk
 from quorumq.storage.journal import Journal
 from quorumq.wire.address import split_address
 
 BACKLOG: Final = 1024
-DIAL_TIMEOUT_S: Final = 2.0
-PEER_USER_TIMEOUT_S: Final = 10.0
 SPARE_CONNECTIONS: Final = 72
 """Connections accepted beyond connections_max: peers, operators, and those without a HELLO so far."""
 
@@ -136,6 +135,7 @@ async def _run_node(file: ConfigFile, log: Any, newest: bool) -> int:
             reason=f"the other nodes dial {dialled}, and this one listens on {here}: they reach "
             "it only where something forwards that. Leave listen out to listen on the address in nodes",
         )
+    bound = (*sockets, *of_peers, *seen_from)
     commits = CommitThread()
     try:
         certificates = None
@@ -143,15 +143,11 @@ async def _run_node(file: ConfigFile, log: Any, newest: bool) -> int:
             certificates = Certificates(config.tls_cert, config.tls_key, config.tls_ca, log)
         node = await _open(file, log, commits, newest, certificates)
         if node is None:
-            for sock in (*sockets, *of_peers, *seen_from):
-                sock.close()
-            await trio.to_thread.run_sync(commits.close)
+            await _close(bound, commits)
             return EXIT_OK
     except NoCapacity as error:
         log.error("start_waits", reason=str(error), again_s=FULL_START_S, data_dir=config.data_dir)
-        for sock in (*sockets, *of_peers, *seen_from):
-            sock.close()
-        await trio.to_thread.run_sync(commits.close)
+        await _close(bound, commits)
         return EXIT_FULL
     except (StorageError, UsageError) as error:  # anything else is a bug, and no configuration mends it
         log.error("start_refused", reason=str(error), data_dir=config.data_dir)
@@ -172,6 +168,7 @@ async def _run_node(file: ConfigFile, log: Any, newest: bool) -> int:
                         return
 
                 nursery.start_soon(wait_for_signal)
+                nursery.start_soon(warm_up)
                 if seen_from:
                     from quorumq.node.http import HttpServer  # with its imports: only if it is used
 
@@ -179,12 +176,18 @@ async def _run_node(file: ConfigFile, log: Any, newest: bool) -> int:
                 code = await service.run(sockets, of_peers)
                 nursery.cancel_scope.cancel()
     finally:
-        for sock in (*sockets, *of_peers, *seen_from):
+        for sock in bound:
             sock.close()
     if code == EXIT_AGAIN:
         await trio.to_thread.run_sync(commits.close)  # it may be writing to the directory
         node.store.abandon()
     return code
+
+
+async def _close(sockets: Iterable[socket.socket], commits: CommitThread) -> None:
+    for sock in sockets:
+        sock.close()
+    await trio.to_thread.run_sync(commits.close)
 
 
 async def _open(
@@ -212,6 +215,7 @@ async def _open(
                         return
 
                 nursery.start_soon(wait_for_signal)
+                nursery.start_soon(warm_up)
                 admitted = await ask_to_join(config, partial(dial_address, certificates=certificates), log)
                 nursery.cancel_scope.cancel()
         if isinstance(admitted, str):
@@ -569,21 +573,6 @@ class Service:
         finally:
             del self._inbound[id(inbound)]
             self.node.health.connections = len(self._inbound)
-
-
-async def dial_address(address: str, certificates: Certificates | None = None) -> Transport:
-    """Connect to a node at an address."""
-    transport = await connect(*split_address(address), DIAL_TIMEOUT_S, PEER_USER_TIMEOUT_S)
-    return transport if certificates is None else certificates.dialled(transport)
-
-
-def dial_from(address_of: Callable[[NodeId], str], certificates: Certificates | None = None) -> Dial:
-    """Return the function with which a node dials its peers, by their addresses."""
-
-    async def dial(peer: NodeId) -> Transport:
-        return await dial_address(address_of(peer), certificates)
-
-    return dial
 
 
 def _raise_file_limit(config: ServeConfig, log: Any) -> None:

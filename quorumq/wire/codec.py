@@ -11,7 +11,7 @@ and range, or raises PeerError.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, Union, cast
 
 from quorumq.core import messages as m
@@ -130,6 +130,18 @@ def encode_message(
     lift = Lift(read)
     header = _ENCODERS[kind](message, lift, request, stamp)
     return encode_frame(header, lift.bodies, kind.__name__)
+
+
+def compile_all() -> Iterator[None]:
+    """Compile the encoders and decoders that were not needed yet: one of them for each item.
+
+    Why: a node that meets a message for the first time, as when a partition moves, would stop for up to 15 ms.
+    """
+    for number, kind in TYPES.items():
+        for table, key in ((_ENCODERS, kind), (_DECODERS, number)):
+            if key not in table:
+                table[key]  # type: ignore[index]
+                yield
 
 
 def decode_message(frame: Frame) -> Decoded:

@@ -18,8 +18,8 @@ from quorumq.core.values.types import Incarnation, MemberState
 from quorumq.node.admission import wrong_listener
 from quorumq.node.config import ConfigError, ServeConfig, make_config, with_join
 from quorumq.node.join import NotAdmitted, ask_to_join, cluster_of
-from quorumq.node.links import keep_link
-from quorumq.node.serve import Service, dial_address, open_node
+from quorumq.node.links import dial_address, keep_link
+from quorumq.node.serve import Service, open_node
 from quorumq.node.transport import Transport
 from sim.memory_disk import MemoryDisk
 from sim.shell.memory import SECRET, Commits, Log
