@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from quorumq.core.messages import SourceReply
-from quorumq.core.values.types import PartitionId
+from quorumq.core.messages import Hold, Release, Released, SourceReply, Want
+from quorumq.core.values.types import Incarnation, Owner, PartitionId, ProducerId, Span, Stamp
 from quorumq.wire.codec import PeerError
 from sim import links
 from sim.campaign import run_seed
@@ -34,3 +34,18 @@ def test_a_run_reads_messages_of_most_kinds_and_fails_by_one_that_cannot_be_read
     (violation,) = run_seed(1, "moves").violations
     assert "SourceReply.lacking is -2" in violation
     assert len(kinds) > 15
+
+
+def test_a_hold_after_its_release_is_reported() -> None:
+    """It would hold for no client. Another owner's HOLD, and one for other messages, may follow."""
+    releases = links.Releases()
+    partition = PartitionId(bytes(16), 0)
+    span = Span(ProducerId("a", 1, 7, 1), 0, 8)
+    owner = Owner("a", Incarnation(1, 7), Stamp(9, "a"))
+    hold = Hold(1, partition, 1, "g", 0, owner.ballot, 30.0, (Want(span, 0),))
+    releases.check("a", hold)
+    releases.check("a", Release((Released(partition, "g", owner, (span._replace(start=4),)),)))
+    releases.check("a", hold._replace(ballot=Stamp(10, "a")))
+    releases.check("a", hold._replace(wants=(Want(span._replace(stop=4), 0),)))
+    with pytest.raises(AssertionError, match="follows its RELEASE"):
+        releases.check("a", hold)
