@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from quorumq.core.messages import Hold, Release, Released, SourceReply, Want
-from quorumq.core.values.types import Incarnation, Owner, PartitionId, ProducerId, Span, Stamp
+from quorumq.core.messages.effects import Effect, Event, Send
+from quorumq.core.node.nodecore import NodeCore
+from quorumq.core.values.types import Incarnation, Now, Owner, PartitionId, ProducerId, Span, Stamp
 from quorumq.wire.codec import PeerError
 from sim import links
 from sim.campaign import run_seed
+from sim.rules import patched
+from sim.runner import run_schedule
+from sim.schedule import draw
 
 
 @pytest.mark.parametrize("lacking", [-2, 1 << 62])
@@ -49,3 +56,18 @@ def test_a_hold_after_its_release_is_reported() -> None:
     releases.check("a", hold._replace(wants=(Want(span._replace(stop=4), 0),)))
     with pytest.raises(AssertionError, match="follows its RELEASE"):
         releases.check("a", hold)
+
+
+def test_a_run_fails_if_a_node_sends_its_releases_first() -> None:
+    step = NodeCore.step
+
+    def releases_first(self: NodeCore, events: Sequence[Event], now: Now, rng: random.Random) -> list[Effect]:
+        effects = step(self, events, now, rng)
+        return sorted(effects, key=lambda it: not (isinstance(it, Send) and isinstance(it.message, Release)))
+
+    schedule = draw(28300027, "swarm")
+    assert run_schedule(schedule).violations == []
+    with patched(((NodeCore, "step", releases_first),)):
+        (violation, *_) = run_schedule(schedule).violations
+    assert "AssertionError" in violation
+    assert "a HOLD for" in violation
