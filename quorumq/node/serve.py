@@ -215,7 +215,6 @@ async def _open(
                         return
 
                 nursery.start_soon(wait_for_signal)
-                nursery.start_soon(warm_up)
                 admitted = await ask_to_join(config, partial(dial_address, certificates=certificates), log)
                 nursery.cancel_scope.cancel()
         if isinstance(admitted, str):
