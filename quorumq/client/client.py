@@ -316,7 +316,7 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, CountCalls, Sho
         Raises:
             NotFound: no such topic, or no such partition.
             UsageError: an id is of another topic, or ``max_wait`` is given beside ids.
-            TooFewReplicas: no node could serve it; says what was tried.
+            TooFewReplicas: there is no message, and a partition could not be read; says what was tried.
         """
         context = self.context
         context.nodes.check_open()

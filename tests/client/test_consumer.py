@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 import pytest
@@ -22,6 +23,7 @@ from quorumq.client import (
 )
 from quorumq.client.base.context import REFRESH_S
 from quorumq.client.client import FETCH_LANES
+from quorumq.client.consume.fetching import LAST_S
 from quorumq.core.messages import AckRequest, ClientReply, ExtendRequest, Failed, Fetch, ReleaseRequest
 from quorumq.core.values.errors import Conflict, Transient
 from quorumq.core.values.limits import DEADLINE_SHARE
@@ -642,6 +644,56 @@ async def test_iterating_raises_when_no_one_answers_and_can_go_on_later() -> Non
             await publish(other, 1)
         with trio.fail_after(5.0):
             await take(consumer, 1)
+
+
+async def test_an_idle_consumer_with_a_timeout_below_the_time_of_a_parked_fetch_raises_nothing() -> None:
+    async with jobs() as (_, client), client.consumer("jobs", "g", timeout=1.0) as consumer:
+        assert await consumer.take(timeout=10.0) == []
+
+
+@asynccontextmanager
+async def one_replica_each() -> AsyncIterator[tuple[FakeCluster, Client, list[int]]]:
+    """A cluster with six partitions of one replica after node c has gone, and the partitions that the others have."""
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        topic = await client.create_topic("jobs", partitions=6, rf=1)
+        for number in range(6):
+            await client.publish("jobs", b"%d" % number, partition=number)
+        cluster.kill("c")
+        cluster.refuse.add("c:1")
+        yield cluster, client, [number for number, nodes in enumerate(topic.replicas) if nodes != ("c",)]
+
+
+async def test_a_consumer_reads_on_while_the_only_replica_of_some_partitions_is_away(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with (
+        one_replica_each() as (cluster, client, there),
+        client.consumer("jobs", "g", timeout=3.0) as consumer,
+    ):
+        await client.ack(await take(consumer, len(there)))
+        assert await consumer.take(timeout=10.0) == []
+        assert "a part of the partitions cannot be read" in caplog.text
+        await client.publish("jobs", b"later", partition=there[0])
+        assert [message.payload for message in await consumer.take(timeout=1.0)] == [b"later"]
+        await cluster.cut_off()
+        with pytest.raises(TooFewReplicas):
+            await consumer.take(timeout=10.0)
+
+
+async def test_a_fetch_returns_messages_of_the_partitions_that_answer_and_raises_if_there_are_none() -> None:
+    async with one_replica_each() as (_, client, there):
+        gone = next(number for number in range(6) if number not in there)
+        began = trio.current_time()
+        messages = await client.fetch("jobs", "g", max_messages=100, min_messages=100, max_wait=2.0)
+        assert sorted(int(message.payload) for message in messages) == there
+        assert trio.current_time() == pytest.approx(began + 2.0)
+        with pytest.raises(TooFewReplicas, match="connection refused"):
+            await client.fetch("jobs", "g", timeout=3.0)
+        assert trio.current_time() == pytest.approx(began + 5.0, abs=LAST_S)
+        ids = [message.id for message in messages]
+        lost = ids[0]._replace(partition=ids[0].partition._replace(number=gone))
+        with pytest.raises(TooFewReplicas):
+            await client.fetch("jobs", "h", ids=[*ids, lost], timeout=3.0)
 
 
 async def test_a_fetch_that_can_never_work_is_raised() -> None:

@@ -254,8 +254,8 @@ class Consumer:
         """Return the next message, waiting for one if need be. Cancelled, it has handed over nothing.
 
         Raises:
-            TooFewReplicas: no node has answered for the consumer's timeout; the text says what was tried. Iterate again
-                to go on.
+            TooFewReplicas: no partition could be read for the consumer's timeout; the text says what was tried.
+                Iterate again to go on.
             UsageError: the FETCH can never work, for example with a hold_time above the cluster's.
         """
         await self._checkpoint()
@@ -296,7 +296,7 @@ class Consumer:
             1 to ``max_messages`` messages; none if none arrived in time, or the consumer is closed.
 
         Raises:
-            as iterating does.
+            as iterating does. With ``timeout`` 0 also if nothing is ready and one partition cannot be read.
         """
         positive_of("max_messages", max_messages)
         await self._checkpoint()

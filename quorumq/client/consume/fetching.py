@@ -24,7 +24,7 @@ from quorumq.client.base.message import (
 from quorumq.client.base.names import spans_of
 from quorumq.client.transport.connection import Connection, Lost
 from quorumq.core import messages as m
-from quorumq.core.values.errors import PeerError, QuorumqError
+from quorumq.core.values.errors import PeerError, QuorumqError, TooFewReplicas
 from quorumq.core.values.limits import FETCH_BYTES_MAX, FETCH_MESSAGES_MAX, LONG_POLL_MAX_S, SPANS_SETTLED_MAX
 from quorumq.core.values.patterns import is_pattern
 from quorumq.core.values.types import Span, Topic
@@ -37,8 +37,14 @@ RELEASE_TIMEOUT_S: Final = 1.0
 PARK_SHARE: Final = 0.1
 """A node parks a FETCH for at most this share of its hold time (docs/protocol.md, FETCH)."""
 
+WAIT_SHARE: Final = 0.5
+"""A FETCH asks to be parked for at most this share of its timeout: an empty answer must come before that is over."""
+
 PASS_WAIT_S: Final = 0.25
 """Seconds that one of several nodes may park a `Client.fetch` that has to go round them."""
+
+LAST_S: Final = 0.5
+"""Seconds that the last attempt of a `Client.fetch` has at least."""
 
 AGE_SHARE: Final = 0.25
 """`Client.fetch` stops gathering when its oldest message has used this share of its hold."""
@@ -110,20 +116,22 @@ async def fetch_from(
     first: str = "",
     idle: bool = False,
     had_lot: bool = False,
+    once: bool = False,
 ) -> tuple[m.FetchReply, Connection]:
     """Send one FETCH, through the nodes that have the partitions, until one answers.
 
     Args:
         max_messages, max_bytes, min_messages: limits of the reply; cut to those of a request.
-        max_wait: seconds for which a node may park it; cut to a share of its hold time.
+        max_wait: seconds for which a node may park it; cut to a share of its hold time and of its timeout.
         idle: there is nothing in hand for this group, so suspects may arrive.
         had_lot: the last messages were suspects, and first-timers are to come before others.
+        once: see `Nodes.ask`.
 
     Raises:
         TooFewReplicas, UsageError: raised like by `Nodes.ask`.
     """
     nodes = context.nodes
-    max_wait = min(max_wait, LONG_POLL_MAX_S, reader.hold_time * PARK_SHARE)
+    max_wait = min(max_wait, LONG_POLL_MAX_S, reader.hold_time * PARK_SHARE, reader.timeout * WAIT_SHARE)
     request = m.Fetch(
         topics=(where.topic,),
         group=reader.group,
@@ -151,6 +159,7 @@ async def fetch_from(
         pool=reader.pool,
         attempt_timeout=max_wait + nodes.attempt_timeout,
         orphan=release_orphan,
+        once=once,
     )
     fetched = cast("m.FetchReply", reply)
     for part in cast("tuple[WireSlice, ...]", fetched.slices):
@@ -288,27 +297,36 @@ class Gathering:
     _messages: list[Message] = field(default_factory=list)
     _slices: list[WireSlice] = field(default_factory=list)
     _bytes: int = 0
+    _ends: float = 0.0  # when its timeout is over, by the client's clock
     _alone: bool = False  # the messages are suspects
-    _quiet: int = 0  # replica sets in a row that had nothing
+    _quiet: int = 0  # replica sets in a row that had nothing, or did not answer
+    _failed: dict[ReplicaSet, TooFewReplicas] = field(
+        default_factory=dict
+    )  # sets whose last FETCH got no answer
 
     async def run(self) -> list[Message]:
-        """Fetch; gathered messages are given back if this is cancelled or fails."""
-        context, sets, reader = self.context, self.sets, self.reader
-        at = context.rng.randrange(len(sets))
+        """Fetch; gathered messages are given back if this is cancelled or fails.
+
+        If one replica set does not answer, the messages of the others are returned.
+
+        Raises:
+            TooFewReplicas: there is no message, and one replica set has not answered within the timeout. Why: empty
+                says that nothing is ready.
+        """
+        sets = self.sets
+        at = self.context.rng.randrange(len(sets))
+        self._ends = max(self.context.clock() + self.reader.timeout, self.until)
         try:
             while True:
-                fetched, connection = await fetch_from(
-                    context,
-                    sets[at % len(sets)],
-                    reader,
-                    max_messages=self.max_messages - len(self._messages),
-                    max_bytes=self.max_bytes - self._bytes,
-                    min_messages=self.min_messages - len(self._messages),
-                    max_wait=self._wait(),
-                    idle=self.idle and not self._messages,
-                )
+                where = sets[at % len(sets)]
+                try:
+                    self._take(where, *await self._fetch(where))
+                except TooFewReplicas as exc:
+                    if not self._has_others() or not (self._messages or self.context.clock() < self._ends):
+                        raise
+                    self._failed[where] = exc
+                    self._quiet += 1
                 at += 1
-                self._take(fetched, connection)
                 if self._is_done():
                     return self._messages
         except BaseException as exc:
@@ -317,11 +335,35 @@ class Gathering:
                 # must drop the FETCH that it has parked, or that takes what is given back.
                 scope.shield = True
                 items = release_items(self._slices)
-                if reader.pool and not isinstance(exc, QuorumqError):
-                    late = await context.nodes.hang_up(reader.pool)
+                if self.reader.pool and not isinstance(exc, QuorumqError):
+                    late = await self.context.nodes.hang_up(self.reader.pool)
                     items += [item for reply in late for item in brought(reply)]
-                await give_back(context, items)
+                await give_back(self.context, items)
             raise
+
+    def _has_others(self) -> bool:
+        """Return True if the other replica sets are asked although one does not answer. Ids name what is wanted."""
+        return len(self.sets) > 1 and not self.sets[0].spans
+
+    async def _fetch(self, where: ReplicaSet) -> tuple[m.FetchReply, Connection]:
+        """Fetch from a replica set. If there are others, ask each of its nodes once, or for a part of the timeout."""
+        context, reader, wait = self.context, self.reader, self._wait()
+        once = False
+        if self._has_others():
+            once = self._quiet < len(self.sets) or context.clock() < self.until
+            remaining = max(self._ends - context.clock(), LAST_S)
+            reader = reader._replace(timeout=min(remaining, wait + context.nodes.attempt_timeout))
+        return await fetch_from(
+            context,
+            where,
+            reader,
+            max_messages=self.max_messages - len(self._messages),
+            max_bytes=self.max_bytes - self._bytes,
+            min_messages=self.min_messages - len(self._messages),
+            max_wait=wait,
+            idle=self.idle and not self._messages,
+            once=once,
+        )
 
     def _wait(self) -> float:
         """Return the seconds that the next FETCH may be parked."""
@@ -330,7 +372,8 @@ class Gathering:
             return remaining
         return min(remaining, PASS_WAIT_S) if self._quiet >= len(self.sets) else 0.0
 
-    def _take(self, fetched: m.FetchReply, connection: Connection) -> None:
+    def _take(self, where: ReplicaSet, fetched: m.FetchReply, connection: Connection) -> None:
+        self._failed.pop(where, None)
         self._quiet = 0 if fetched.slices else self._quiet + 1
         for part in cast("tuple[WireSlice, ...]", fetched.slices):
             self._slices.append(part)
@@ -356,4 +399,5 @@ class Gathering:
         all_asked = self._quiet >= len(self.sets) or (
             not self.sets[0].spans and (count > 0 or len(self.sets) == 1)
         )
-        return all_asked and self.context.clock() >= self.until
+        is_known = count > 0 or not self._failed
+        return is_known and all_asked and self.context.clock() >= self.until

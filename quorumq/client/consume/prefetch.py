@@ -88,6 +88,7 @@ class Fetcher:
     buffered: int = 0  # messages in the buffer
     buffered_bytes: int = 0
     wake: trio.Event = field(default_factory=trio.Event)
+    error: QuorumqError | None = None  # why its last FETCH got no answer
 
 
 class Prefetched:
@@ -128,7 +129,7 @@ class Prefetch:
     pace: Pace = field(default_factory=Pace)  # how fast messages are used up
     arrival: ParkingLot = field(default_factory=ParkingLot)  # tasks that wait for messages or for an error
     error: QuorumqError | None = None
-    """No node has answered for the whole timeout, or a reply was not understood; tasks that wait raise it."""
+    """No replica set has answered for the whole timeout, or a reply was not understood; tasks that wait raise it."""
     fatal: QuorumqError | None = None  # why fetching has ended for good
     given_back: int = 0  # messages given back without having been handed over, so far
     expired: int = 0
@@ -235,7 +236,7 @@ class Prefetch:
                 is_told = True
             except (TooFewReplicas, Busy) as exc:
                 await trio.lowlevel.checkpoint()  # as in `_fetch`
-                self._trouble(exc)
+                self._unanswered(exc)
             except QuorumqError as exc:
                 if not self._is_passing(exc):
                     self._fail(exc)
@@ -314,7 +315,8 @@ class Prefetch:
             if hinted:
                 self._hinted = None
             await trio.lowlevel.checkpoint()  # if the client was closed, this ends here, and is no trouble
-            self._trouble(exc)
+            fetcher.error = exc
+            self._unanswered(exc)
             return
         except Unauthorized as exc:
             if not self._is_passing(exc):
@@ -326,7 +328,7 @@ class Prefetch:
             return
         if fetcher.first == first:  # else it goes home next
             fetcher.first = connection.address
-        self.error = self._refused_at = None
+        self.error = fetcher.error = self._refused_at = None
         self._fresh_until = 0.0
         now = self.context.clock()
         if hinted:
@@ -424,6 +426,14 @@ class Prefetch:
         """End an idle period, or the attempt at one. If it brought no suspects, hints are ignored for a while."""
         self._hinted = None
         self._deaf_until = now + REST * (now - self._hinted_at)
+
+    def _unanswered(self, error: QuorumqError) -> None:
+        """Have waiting tasks raise an error of one replica set if none of the others answers; else log it."""
+        if all(fetcher.error is not None for fetcher in self._fetchers):
+            self._trouble(error)
+            return
+        text = "group %r reads on from other nodes, and a part of the partitions cannot be read: %s"
+        self.context.log.warning(("unanswered", self.reader.group), text, self.reader.group, error)
 
     def _trouble(self, error: QuorumqError) -> None:
         self.error = error

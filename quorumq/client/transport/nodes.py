@@ -416,6 +416,7 @@ class Nodes:
         check: Checker | None = None,
         orphan: Orphan | None = None,
         watch: Watch | None = None,
+        once: bool = False,
     ) -> Answered:
         """Send a request to one node after the other until one does it.
 
@@ -427,6 +428,7 @@ class Nodes:
             pool: over which connections: see `connection`.
             waits_for_space: False raises `StorageFull` once every node that could be reached has answered so, as it is
                 about the node that is to get messages.
+            once: whether to fail when each node has been asked once.
             check: looks at a reply; an error that it returns has the next node asked.
 
         Raises:
@@ -521,6 +523,8 @@ class Nodes:
             if pause:
                 await trio.sleep(pause)
                 continue
+            if once:
+                raise attempts.error(clock() - began, writes=writes)
             await trio.sleep(min(remaining, self.rng.uniform(0.5, 1.0) * backoff))
             backoff = min(BACKOFF_MAX_S, 2 * backoff)
 
