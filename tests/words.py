@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -38,6 +38,10 @@ MADE: Final = ("docs/api.md",)
 
 QUOTING: Final = ("CHANGELOG.md", "docs/decisions/", "docs/names.md", "tests/words.py", "tests/test_words.py")
 """Files that may quote a retired word."""
+
+PROSE_IN: Final = ("docs", "quorumq", "sim", "spark")
+OTHER: Final = (".txt", ".js", ".css", ".html", ".yaml", ".service")
+"""Files that are neither modules nor pages, as the sources of pictures: only retired words are looked for."""
 
 RETIRED: Final = {
     "asker": "caller",
@@ -180,6 +184,10 @@ def all_hits(prefix: str = "") -> tuple[list[Hit], dict[str, Counter[str]]]:
         path = file.relative_to(ROOT).as_posix()
         if path not in MADE and path.startswith(prefix):
             hits += _of_page(path, file.read_text(), words["docs"])
+    for file in sorted(file for top in PROSE_IN for file in (ROOT / top).rglob("*") if file.suffix in OTHER):
+        path = file.relative_to(ROOT).as_posix()
+        if path.startswith(prefix):
+            hits += _phrases(path, 1, file.read_text(errors="replace"), quoting=False, checks={})
     return hits, words
 
 
@@ -220,8 +228,10 @@ def _of_module(path: str, text: str, words: Counter[str]) -> Iterator[Hit]:
         yield Hit("test import", path, text.count("\n", 0, match.start() + 1) + 1, match[0].strip())
 
 
-def _phrases(path: str, line: int, text: str, quoting: bool) -> Iterator[Hit]:
-    for check, pattern in _PHRASES.items():
+def _phrases(
+    path: str, line: int, text: str, quoting: bool, checks: Mapping[str, re.Pattern[str]] = _PHRASES
+) -> Iterator[Hit]:
+    for check, pattern in checks.items():
         for match in pattern.finditer(text):
             yield Hit(check, path, line + text.count("\n", 0, match.start()), _around(text, match))
     plain = _NOT_RETIRED.sub(lambda match: "~" * len(match[0]), text)

@@ -20,18 +20,18 @@ const plain = (name, parent, text, kind) => {
   parent.append(made);
   return made;
 };
-const withoutNonce = (origin) => {
-  const parts = origin.split('.');
-  return parts.length === 4 ? [parts[0], parts[1], parts[3]].join('.') : origin;
+const withoutNonce = (producer) => {
+  const parts = producer.split('.');
+  return parts.length === 4 ? [parts[0], parts[1], parts[3]].join('.') : producer;
 };
 const digits = (time) => time.toFixed(4) + ' s';
 
 function concerns(item, find) {
   const named = /^(.+?)(?:\[(\d+)\]?)?$/.exec(find);
   if (!named) return true;
-  return item.ids.some(([origin, start, stop]) =>
-    (named[2] === undefined ? origin.includes(named[1]) || withoutNonce(origin).includes(named[1])
-      : origin === named[1] || withoutNonce(origin) === named[1])
+  return item.ids.some(([producer, start, stop]) =>
+    (named[2] === undefined ? producer.includes(named[1]) || withoutNonce(producer).includes(named[1])
+      : producer === named[1] || withoutNonce(producer) === named[1])
     && (named[2] === undefined || (start <= +named[2] && +named[2] < stop)));
 }
 
@@ -345,7 +345,7 @@ byId('left').textContent = story.left_out;
 byId('fsyncs').closest('label').hidden = !items.some((item) => item.tone === 'fsync');
 byId('quiet').closest('label').hidden = !items.some((item) => item.tone === 'quiet');
 const messages = new Set();
-for (const item of items) for (const [origin, start, stop] of item.ids) if (messages.size < 300) for (let n = start; n < Math.min(stop, start + 20); n += 1) messages.add(withoutNonce(origin) + '[' + n + ']');
+for (const item of items) for (const [producer, start, stop] of item.ids) if (messages.size < 300) for (let n = start; n < Math.min(stop, start + 20); n += 1) messages.add(withoutNonce(producer) + '[' + n + ']');
 for (const name of messages) plain('option', byId('messages')).value = name;
 state.find = story.focus;
 shown = items.filter(wanted);
