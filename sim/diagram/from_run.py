@@ -12,8 +12,8 @@ from quorumq.history import owner_text, producer_id_text
 from sim.cluster import Cluster
 from sim.diagram.rows import items_of
 from sim.diagram.story import MESSAGE, Ids, Item, Story, said_ids
-from sim.explorer.trace import Teller
 from sim.host import Host
+from sim.message_text import MessageText
 from sim.packet_world import PacketWorld
 from sim.packets import Packet
 from sim.replay import replay
@@ -33,11 +33,8 @@ SAYS = {"StoreReply": "STORED", "PublishReply": "CONFIRMED", "SettleReply": "SET
 """Names of answers in pictures; the others have their own names."""
 
 
-class Words(Teller):
-    """Says the content of a packet, as the explorer's traces do. Ballots are numbered in order of appearance."""
-
-    def __init__(self) -> None:
-        self.names = {}
+class Words(MessageText):
+    """Describes packets. Ballots are numbered in order of appearance."""
 
     def ballot(self, ballot: Stamp) -> str:
         return self.names.setdefault(ballot, f"#{len(self.names) + 1}")

@@ -33,7 +33,8 @@ from quorumq.core.messages.records import (
     RecordsMerged,
     TopicPut,
 )
-from quorumq.core.values.types import Death, NodeId, Owner, Record, Span, Stamp
+from quorumq.core.values.types import STAMP_ZERO, Death, NodeId, Owner, Record, Span, Stamp
+from sim.message_text import MessageText
 from tests.core.cluster import Cluster
 
 FILES = sorted(Path(__file__).parent.glob("*.txt"))
@@ -134,7 +135,17 @@ def said(message: Any) -> str:
         case m.HoldsReply(holds=holds):
             return f"HOLDS: {', '.join(f'{span(it.span)} of {owner(it.owner)}' for it in holds) or 'none'}"
         case _:
-            return type(message).__name__
+            return TEXT.content(message)
+
+
+class RankedText(MessageText):
+    """Describes the messages that `said` does not, with ballots that are numbered at the end."""
+
+    def ballot(self, ballot: Stamp) -> str:
+        return "0" if ballot == STAMP_ZERO else stamp(ballot)
+
+
+TEXT: Final = RankedText()
 
 
 def votes(reply: m.HoldReply) -> Iterator[str]:
