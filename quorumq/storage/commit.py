@@ -1,13 +1,13 @@
 """Writes of a commit to the disk, which may run outside the node's loop.
 
-A full disk is no failure: the write keeps the part that fitted, and the rest waits. First the reserve is given up, a
-file that takes room for exactly this; then the commit raises `NoCapacity`, and is run again when there is room.
+A full disk is no failure. If the disk is full, the writer deletes the reserve, a file that takes space for this case.
+If there is no reserve, the commit raises `NoCapacity`. It is run again when there is space, and writes the rest.
 
-How a segment comes to be: it is written as NAME.new, synced, renamed, and the directory is synced, before anything
-behind its snapshot is written. So a segment with its final name is complete, and a snapshot in it that cannot be read
-is damage, not a crash.
+How a segment is made: the writer writes it as NAME.new, syncs it, renames it, and syncs the directory. It writes
+records behind the snapshot only then. So a segment with its final name is complete. If its snapshot cannot be read,
+that is damage, and not the result of a crash.
 
-Threads: one commit at a time, in the caller's thread or in a worker.
+Threads: one commit runs at a time. `Commit.write` and `Commit.sync` may run in different threads.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from quorumq.storage.segment import NEW_SUFFIX, body_crc_of, encode_frame, segme
 from quorumq.storage.tail import Tail
 
 RESERVE_NAME: Final = "reserve"
-"""The file of a data directory that only takes room: without it, acks and a start can be written on a full disk."""
+"""The file of a data directory that only takes space. If the disk is full, it is deleted for acks and a start."""
 
 FULL: Final = (errno.ENOSPC, errno.EDQUOT)
-"""Errors of a write that say that there is no room, and nothing about earlier writes."""
+"""Error numbers of a write to a full disk. They say nothing about earlier writes."""
 
 ASIDE_SUFFIX: Final = ".damaged"
-"""Suffix of the name of a segment file without a readable record; quorumq leaves it alone from then on."""
+"""Suffix that a salvage gives to segment files of another directory, or to all if none has a readable start."""
 
 
 class NoCapacity(StorageError):
@@ -40,9 +40,9 @@ class NoCapacity(StorageError):
 
 
 class NewSegment(NamedTuple):
-    """A segment to be begun: its snapshot, and the files that are of no use once it is there.
+    """A segment to create: its snapshot, and the files that are of no use when it exists.
 
-    ``start`` is encoded once the file is there: it has the file's place.
+    ``start`` is encoded when the file exists, because it has the file's `Disk.location`.
     """
 
     start: SegmentStart
@@ -53,26 +53,26 @@ class NewSegment(NamedTuple):
 
 @dataclass(eq=False)
 class Writer:
-    """The file that is written. It is unusable after a failure: the disk's contents are then unknown, and a sync that
-    succeeds later would prove nothing, because the system may have dropped the pages.
+    """Writes to the newest segment. If a write or sync fails, it is unusable, because the disk's contents are unknown.
+    A later sync that succeeds would prove nothing: the system may have dropped the pages.
     """
 
     disk: Disk
-    failed: str = ""  # why it is unusable; "" while it is not
-    reserved: bool = False  # the reserve is there
+    failed: str = ""  # the reason if it is unusable, else ""
+    reserved: bool = False  # the reserve exists
     _handle: int | None = None
     _name: str = ""  # name of the segment that is written
-    _bytes: int = 0  # how long it is
+    _bytes: int = 0  # its length
     _unsynced: bool = False
-    """Written to the file since a sync began; whose turn it is to write owns both."""
+    """True if the file has bytes that `take_unsynced` has not returned. Only the thread that writes uses it."""
 
     def check(self) -> None:
-        """Raise `StorageError` after a failure."""
+        """Raise `StorageError` if the writer is unusable."""
         if self.failed:
             raise StorageError(self.failed)
 
     def poison(self, error: BaseException) -> StorageError:
-        """Note that nothing may be written any more, and give the error that says so."""
+        """Make the writer unusable. Returns the error for the caller."""
         reason = str(error) or type(error).__name__
         self.failed = (
             f"the journal in {self.disk} could not be written: {reason}; nothing since then is reported durable, "
@@ -81,7 +81,7 @@ class Writer:
         return StorageError(self.failed)
 
     def __enter__(self) -> None:
-        """Begin a block in which any error but `NoCapacity` makes the journal unusable."""
+        """Begin a block. If an error other than `NoCapacity` ends it, the writer is unusable."""
         self.check()
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -91,7 +91,7 @@ class Writer:
                 raise refused from error
 
     def write(self, buffers: list[Buffer]) -> None:
-        """Append to the segment, and take the written bytes out of ``buffers``; NoCapacity if some are left."""
+        """Append to the segment, and take the written bytes out of ``buffers``. If some are left, raise NoCapacity."""
         assert self._handle is not None
         self._unsynced = True
         while buffers:
@@ -105,11 +105,11 @@ class Writer:
                 buffers.clear()
 
     def _make_capacity(self, error: OSError) -> None:
-        """Give the reserve up, as the disk is full.
+        """Delete the reserve if ``error`` says that the disk is full.
 
         Raises:
-            NoCapacity: there is no reserve.
-            OSError: ``error``, which says something else.
+            NoCapacity: the disk is full, and there is no reserve.
+            OSError: ``error`` itself, if it has another reason.
         """
         if error.errno not in FULL:
             raise error
@@ -121,7 +121,7 @@ class Writer:
         self.reserved = False
 
     def reserve(self, length: int) -> None:
-        """Take the reserve of ``length`` bytes, unless it is taken; if the disk has no room, leave it."""
+        """Create the reserve of ``length`` bytes if it does not exist. If the disk has no space, do nothing."""
         if not self.reserved:
             with contextlib.suppress(OSError):
                 self.disk.allocate(RESERVE_NAME, length)
@@ -143,7 +143,7 @@ class Writer:
                 self._make_capacity(error)
 
     def take_unsynced(self) -> int | None:
-        """Return the file with bytes that no sync was for; None without any. The caller syncs it now."""
+        """Return the handle of the file if it has unsynced bytes, else None. The caller must sync it now."""
         unsynced, self._unsynced = self._unsynced, False
         return self._handle if unsynced else None
 
@@ -152,7 +152,7 @@ class Writer:
         self.disk.sync(handle)
 
     def begin(self, step: NewSegment) -> None:
-        """Begin a segment, durably, and delete the files that it replaces; NoCapacity if nothing of it was begun."""
+        """Create a segment durably, then delete the files that it replaces. If it does not fit, raise NoCapacity."""
         if self._handle is not None:
             unsynced = self.take_unsynced()
             if unsynced is not None:
@@ -176,7 +176,7 @@ class Writer:
 
 
 def take_out(buffers: list[Buffer], count: int) -> int:
-    """Take the first ``count`` bytes out of ``buffers``. Returns how many that are."""
+    """Take the first ``count`` bytes out of ``buffers``. Returns ``count``."""
     remaining, done = count, 0
     while done < len(buffers) and len(buffers[done]) <= remaining:
         remaining -= len(buffers[done])
@@ -189,9 +189,9 @@ def take_out(buffers: list[Buffer], count: int) -> int:
 
 @dataclass(eq=False, kw_only=True)
 class Commit:
-    """Records pending when `Journal.begin_commit` was called, on their way to the disk.
+    """Records that were pending when `Journal.begin_commit` was called, to be written to the disk.
 
-    One that raised `NoCapacity` may be run again: it writes no record twice.
+    If it raised `NoCapacity`, it may be run again: it writes no record twice.
     """
 
     writer: Writer
@@ -200,16 +200,16 @@ class Commit:
     position: int  # value of `Journal.position` then
     tail: Tail  # the segment that it ends in,
     end: int  # and the offset of its end
-    size: int  # how many bytes it writes
+    size: int  # number of bytes that it writes
     written: bool = False  # the operating system has it
     done: bool = False  # it was run, and the disk has it
     _unsynced: int | None = None  # the file to be synced
 
     def run(self) -> None:
-        """Do `write`, unless that is done, and `sync`; `Journal.finish` follows always.
+        """Call `write` if that is not done, then `sync`. The caller calls `Journal.finish` then, also after an error.
 
         Raises:
-            NoCapacity: the disk is full.
+            NoCapacity: the disk is full. Run it again before `Journal.finish`.
             StorageError: the disk refused; the journal is unusable from now on.
         """
         if not self.written:
@@ -217,7 +217,7 @@ class Commit:
         self.sync()
 
     def write(self) -> None:
-        """Write. Errors as of `run`."""
+        """Write the records. Raises as `run`."""
         assert not self.written, "a commit runs once"
         writer = self.writer
         with writer:
@@ -232,7 +232,7 @@ class Commit:
         self.written = True
 
     def sync(self) -> None:
-        """Sync the bytes of this commit. May be called in a worker thread. Errors as of `run`."""
+        """Sync the bytes of this commit, if need be in a worker thread. Raises as `run`."""
         assert self.written, "write first"
         assert not self.done, "a commit runs once"
         with self.writer:

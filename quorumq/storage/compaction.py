@@ -10,7 +10,7 @@ from quorumq.storage.index import Index
 from quorumq.storage.segments import BatchPosition, Segments
 
 LOOK: Final = 4096
-"""Batches of the index that are looked at in one go."""
+"""Batches of the index that one step looks at."""
 
 
 @dataclass(eq=False)
@@ -21,7 +21,7 @@ class Compaction:
     _index: Index  # positions of batches
     _unreadable: Mapping[int, BatchPosition]  # positions of damaged batches: they move too
     _segment: int | None = None
-    _next: int = 0  # from this number on its batches were not moved yet
+    _next: int = 0  # its batches from this number on were not moved yet
 
     @property
     def is_over(self) -> bool:

@@ -1,20 +1,20 @@
 """The only interface between the journal and a disk.
 
-Why a port: the promises of a queue about a crash rest on the few calls below, and on the freedom of a disk
-between them. `RealDisk` carries them out on a directory. `MemoryDisk` (sim) carries them out in memory and
-knows the unsynced writes, so that tests and the simulator can take them away again. A crash tears writes,
-loses files that were created or renamed, and zeroes pages that were not written back yet. The hooks fail a
-sync, fill the disk, flip a bit.
+Why an interface: the promises of a queue about a crash rest on the few calls below. `RealDisk` carries them
+out on a directory. `MemoryDisk` (sim) carries them out in memory, and knows the unsynced writes. When a test
+or the simulator makes it crash, it tears writes, loses files that were created or renamed, and zeroes pages
+that were not written back yet. Its hooks fail a sync, fill the disk, or flip a bit.
 
-A caller may rely on this, and nothing more:
+A caller may rely on this alone:
 
 1. Bytes are durable once `sync` of their file returned, names once `sync_dir` returned. Before that
    any prefix of the bytes, with any of its pages zeroed, and any subset of the changes of names
    may survive a crash.
 2. `rename` is atomic: after a crash the file is there under the old name or under the new one.
-3. After a failed `sync` nothing is known of the bytes it was for, and a later `sync` that succeeds
-   proves nothing about them: the system may have dropped the pages and called them clean.
-4. `append` and `sync` of one file may each run in a thread of its own, beside `read`; nothing else may.
+3. If a `sync` fails, the state of its bytes is unknown, and a later `sync` that succeeds proves nothing
+   about them: the system may have dropped the pages and marked them clean.
+4. `read` may run in one thread when another one calls `append` or `sync` of the same file. Calls for
+   different files may run beside each other.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ PAGE_BYTES = 4096
 """Bytes that a real page cache writes back at once; `MemoryDisk.crash` loses unsynced bytes in these units too."""
 
 READ_HANDLES_MAX = 64
-"""Files that `RealDisk` keeps open for reading; the one unused for longest is closed first."""
+"""Files that `RealDisk` keeps open for reading. If there are more, the one unused for longest is closed."""
 
 FS_IOC_GETVERSION = 0x80087601
-"""Linux: asks ext4, xfs, btrfs and others for the generation of an inode."""
+"""The request of Linux for the generation of an inode: ext4, xfs, btrfs and others answer it."""
 
 WRITEV_BUFFERS_MAX = 1024
-"""IOV_MAX on every system quorumq runs on."""
+"""Most buffers of one ``writev``: IOV_MAX of every system that quorumq runs on."""
 
 
 class Disk(Protocol):
@@ -59,7 +59,7 @@ class Disk(Protocol):
     """
 
     def lock(self) -> None:
-        """Take the directory for this process. Released by `unlock`.
+        """Lock the directory for this process, until `unlock`.
 
         Raises:
             StorageError: another process has it, or it cannot be made or written to.
@@ -72,10 +72,10 @@ class Disk(Protocol):
         """Return the names of all files but the lock, sorted."""
 
     def create(self, name: str) -> int:
-        """Create an empty file and open it for appending; `FileExistsError` if there is one."""
+        """Create an empty file and open it for appending; `FileExistsError` if the name is taken."""
 
     def append(self, file: int, buffers: Sequence[Buffer]) -> None:
-        """Write ``buffers`` one after the other at the end. On an error some prefix of them is written."""
+        """Write ``buffers`` one after the other at the end. If it fails, some prefix of them is written."""
 
     def sync(self, file: int) -> None:
         """Make the bytes of ``file`` durable, and not its name (see `sync_dir`)."""
@@ -87,13 +87,13 @@ class Disk(Protocol):
         """Make every create, rename and delete so far durable."""
 
     def read(self, name: str, offset: int, length: int) -> bytes:
-        """Up to ``length`` bytes from ``offset``; fewer only at the end of the file."""
+        """Return ``length`` bytes from ``offset``; fewer if the file ends before."""
 
     def size(self, name: str) -> int:
         """Return the length of a file in bytes."""
 
     def rename(self, old: str, new: str) -> None:
-        """Give ``old`` the name ``new``, replacing a file of that name. Handles stay valid."""
+        """Give ``old`` the name ``new``. If a file has that name, it is replaced. Handles stay valid."""
 
     def truncate(self, name: str, length: int) -> None:
         """Cut a file to ``length`` bytes and make that durable."""
@@ -102,13 +102,13 @@ class Disk(Protocol):
         """Remove a file."""
 
     def allocate(self, name: str, length: int) -> None:
-        """Create a file that takes room for ``length`` bytes, durably; on an error there is none."""
+        """Create a file of ``length`` bytes, durably. If the disk has no space for it, there is no file."""
 
     def free_bytes(self) -> int:
         """Return the bytes that can still be written, as far as the system tells."""
 
     def location(self, name: str) -> bytes:
-        """Return 8 bytes that stand for a file's place: it keeps them, renamed or written to, and a copy has others."""
+        """Return 8 bytes that identify a file: they stay when it is renamed or written, and a copy has others."""
 
 
 def check_name(name: str) -> None:
@@ -118,7 +118,7 @@ def check_name(name: str) -> None:
 
 
 def allocate(disk: Disk, name: str, fill: Callable[[int], None]) -> None:
-    """Create a file, durably, that ``fill`` gives its length and syncs; on an error there is none."""
+    """Create a file, durably, that ``fill`` gives its length and syncs. If ``fill`` fails, the file is deleted."""
     file = disk.create(name)
     try:
         fill(file)
@@ -131,7 +131,7 @@ def allocate(disk: Disk, name: str, fill: Callable[[int], None]) -> None:
 
 
 class RealDisk:
-    """A directory of the operating system. It is created, with its parents, when it is not there."""
+    """A directory of the operating system. If it does not exist, `lock` creates it, with its parents."""
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self.directory = Path(directory)
@@ -168,10 +168,10 @@ class RealDisk:
         self._lock_fd = fd
 
     def _open_lock(self, flags: int) -> int:
-        """Open the lock's file, and no link in its place: the file that a link leads to is not ours to write to.
+        """Open the lock's file. If a link is in its place, refuse it: its target may be another program's file.
 
         Raises:
-            StorageError: something else stands there.
+            StorageError: the path is a link, or no file.
             OSError: it cannot be opened.
         """
         path = self.directory / LOCK_NAME
@@ -311,7 +311,7 @@ class RealDisk:
 
 
 def _inode_generation(fd: int) -> int:
-    """Return the generation that tells an inode from the next one of its number; 0 if the file system has none."""
+    """Return the generation of an inode, which changes when its number is used again; 0 if it has none."""
     try:
         return int.from_bytes(fcntl.ioctl(fd, FS_IOC_GETVERSION, bytes(8)), sys.byteorder)
     except OSError:
@@ -331,7 +331,7 @@ def _sync_directory(directory: Path) -> None:
 
 
 def _make_directory(directory: Path) -> None:
-    """Create ``directory`` and the missing ones above it, durably: files live as long as their directory."""
+    """Create ``directory`` and its missing parents, durably: if a directory is lost, its files are."""
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
     for path in reversed(missing):
         path.mkdir(mode=0o700, exist_ok=True)

@@ -1,6 +1,6 @@
 """Records read from the segment files of one directory.
 
-Every reader goes through this: the replay of a start, the one that salvages, and the readers of one batch.
+Every reader uses it: the replay of a start, the salvage, and the readers of one batch.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from quorumq.wire import cbor
 
 
 class SegmentFiles:
-    """The segments in a directory, as records. A scan of them may ``read`` otherwise than the disk does."""
+    """The segments in a directory, as records. If ``read`` is given, scans call it instead of `Disk.read`."""
 
     def __init__(self, disk: Disk, read: Callable[[str, int, int], bytes] | None = None) -> None:
         self.disk = disk
         self._read = read or disk.read
 
     def scan(self, name: str, size: int, salt: int, *, check_bodies: bool) -> Scan:
-        """Return the first ``size`` bytes of a segment file, to be read in order."""
+        """Return a scan of the first ``size`` bytes of a segment file."""
         return Scan(partial(self._read, name), size, salt, check_bodies=check_bodies)
 
     def decode(self, name: str, frame: Frame) -> JournalRecord | Framing:
@@ -42,7 +42,7 @@ class SegmentFiles:
             ) from error
 
     def batch(self, name: str, frame: Frame) -> BatchStored | BatchMoved | DeletedPage:
-        """Return the record of a frame of a `NUMBERED` type, the body of a batch left out."""
+        """Return the record of a frame of a `NUMBERED` type. If it is a batch, its body is empty."""
         record = self.decode(name, frame)
         if isinstance(record, PageMoved):
             return record.page
@@ -50,11 +50,11 @@ class SegmentFiles:
         return record
 
     def start(self, number: int, node: str, cluster_id: str) -> SegmentStart:
-        """Return the first record of a segment, which must be this node's of this cluster.
+        """Return the first record of a segment, if this node of this cluster wrote it.
 
         Raises:
-            DamagedDirectory: it cannot be read, or is another segment's.
-            StorageError: another node's, or written in a newer format.
+            DamagedDirectory: the record cannot be read, or is of another segment.
+            StorageError: another node or cluster wrote it, or it has a newer format.
         """
         name = segment_name(number)
         frame = self.scan(name, self.disk.size(name), 0, check_bodies=False).frame(0)
@@ -81,10 +81,10 @@ class SegmentFiles:
         return start
 
     def stored_at(self, position: BatchPosition, directory: int) -> BatchStored | DeletedPage:
-        """Return the record at a position, a batch with an empty body. Of the file only the header is read.
+        """Return the record at a position. Only its header is read: if it is a batch, its body is empty.
 
         Raises:
-            StorageError: the header is damaged, which is more than a replica can make good.
+            StorageError: the file cannot be read. It is `DamagedDirectory` if the header is damaged.
         """
         name = segment_name(position.segment)
         scan = Scan(
@@ -108,15 +108,15 @@ class SegmentFiles:
     def body(
         self, position: BatchPosition, start: int = 0, stop: int | None = None, *, check: bool = True
     ) -> bytes:
-        """Return bytes [start, stop) of a batch's body, once a commit has written it.
+        """Return bytes [start, stop) of a batch's body, when a commit has written it.
 
         Args:
             check: read the whole body and compare its checksum first. If False, only the requested bytes are read,
                 and the caller has to check the records' own checksums.
 
         Raises:
-            DamagedBatch: it differs from the bytes written, or the disk cannot read it.
-            StorageError: the file cannot be opened.
+            DamagedBatch: it differs from the bytes written, or the disk itself failed.
+            StorageError: the file cannot be read for another reason.
         """
         stop = position.length if stop is None else stop
         assert 0 <= start <= stop <= position.length, (start, stop, position)
@@ -138,7 +138,7 @@ class SegmentFiles:
         return data[start - low : stop - low]
 
     def damaged_body(self, position: BatchPosition) -> bytes:
-        """Return a damaged body as it is, with zeros for bytes that cannot be read."""
+        """Return a damaged body as it is, filled up with zeros. If the disk cannot read it, all bytes are zero."""
         try:
             data = self.disk.read(segment_name(position.segment), position.offset, position.length)
         except OSError:

@@ -11,7 +11,7 @@ from quorumq.storage.segments import BatchPosition
 class Index:
     """Positions by batch number, in arrays (36 bytes a batch). Numbers nearly always come in ascending order.
 
-    A batch that was removed stays in the arrays, in segment 0, until half of them are such batches.
+    A removed batch stays in the arrays, with segment 0. When these are more than half, the arrays are rebuilt.
     """
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class Index:
             self._removed = 0
 
     def within(self, segment: int, start: int, stop: int, count: int) -> tuple[list[int], int]:
-        """Return batches of a segment with numbers in [start, stop), of ``count`` looked at, and the next number."""
+        """Return batch numbers of a segment in [start, stop), and the next one. It looks at ``count`` at most."""
         first = bisect_left(self.numbers, start)
         last = min(first + count, bisect_left(self.numbers, stop))
         numbers = [

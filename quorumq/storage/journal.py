@@ -1,12 +1,12 @@
 """The node's durable memory, as the node's shell uses it.
 
-The log knows segments and offsets, the core knows batch numbers. The journal lies between: an index from number to
-position, and the batches that no commit has written yet, which are served from memory. The caller decides about
-appends, commits and the contents of a snapshot.
+The log knows segments and offsets, and the core knows batch numbers. The journal has an index from number to position.
+If no commit has written a batch yet, the journal serves it from memory. The caller decides about appends, commits and
+the contents of a snapshot.
 
-How disk space comes back: the caller names the batches that are not needed (`drop`). An older segment without a needed
-batch is deleted at the next roll. If few of its batches are needed, `compact` appends these again, a little at a time,
-and their old positions count no more. So a directory takes at most twice the needed bytes, and a few segments.
+How disk space comes back: the caller names the batches that are not needed (`drop`). If an older segment has no needed
+batch, the next roll deletes it. If it has few, `compact` appends these again in small steps, and their old positions
+no longer count. So a directory takes at most twice the needed bytes, and a few segments.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from quorumq.storage.salvage import Directory, read_directory
 from quorumq.storage.segments import SEGMENT_BYTES, BatchPosition, FoundBatch
 
 RESERVE_BYTES: Final = 64 * MIB
-"""Disk space that publishes leave alone, so that tombstones and snapshots can be written when they no longer can."""
+"""Bytes of the disk that publishes do not use: tombstones and snapshots can be written when publishes are refused."""
 
 COMPACT_BYTES: Final = 256 * KIB
-"""Least bytes that `Journal.compact` copies in one go; more after a large commit, to keep up with it."""
+"""Least bytes that one `Journal.compact` copies. If the last commit was larger, it copies as much, to keep up."""
 
 COMPACT_BYTES_MAX: Final = 4 * MIB
 
@@ -44,19 +44,19 @@ def random_directory_id() -> int:
 
 
 class Journal(Log):
-    """A node's log and the batches in it, by number. Made by `open`; for one thread, except the work of a `Commit`.
+    """A node's log and the batches in it, by number. `open` makes it. Another thread may only run a `Commit` of it.
 
     After `open`: build the core from `replayed`, `roll` with the core's snapshot, `commit`. Nothing else can be
     written before that.
 
     Attributes, beside those of `Log`:
-        replayed: durable records, once: `DirectoryMade`, the newest snapshot, later ones, batches (without
+        replayed: iterator of the durable records: `DirectoryMade`, the newest snapshot, later ones, batches (without
             bodies), and the CLEAN_STOP if that is the last record.
         directory: the id of the data directory, 64 random bits minted when it was made.
-        location: number of its place: every start finds the same one, until the directory is copied.
-        fresh: it was empty at this start.
-        salvaged: this start read past damage, so records may lack. `not_trusted` has the kind of damage, also at later
-            starts, which have all records of this one.
+        location: a number that every start finds the same, until the directory is copied.
+        fresh: True if the directory was empty at this start.
+        salvaged: True if this start read past damage: records may be missing. `not_trusted` describes the damage, at
+            later starts too, which find all records of this one.
         damaged: batches whose body was found damaged by this start: not in `replayed`, not served.
         notes: findings of this start for the operator, in words (a cut tail, files deleted).
     """
@@ -97,16 +97,16 @@ class Journal(Log):
         reserve_bytes: int = RESERVE_BYTES,
         salvage: bool = False,
     ) -> Journal:
-        """Open a node's data directory, or make it, and read all of it.
+        """Open a node's data directory and read all of it. If it does not exist, make it.
 
         Args:
-            new_directory_id: asked once for a new directory's id, 64 bits; the simulator gives its own.
-            salvage: read past damage, and say so in `not_trusted`.
+            new_directory_id: function that returns 64 random bits, called if the directory is new.
+            salvage: if the directory is damaged, read past the damage, and describe it in `not_trusted`.
 
         Raises:
-            StorageError: in use by another process, not this node's or cluster's, written by a newer version, or
-                damaged elsewhere than in the body of a batch; that is a `DamagedDirectory`, which ``salvage`` reads
-                past. The directory is free again then.
+            DamagedDirectory: damage that is not confined to the body of a batch, when ``salvage`` is False.
+            StorageError: the directory is in use, of another node or cluster, or written by a newer version. It is
+                unlocked then.
         """
         if isinstance(disk, str | os.PathLike):
             disk = RealDisk(disk)
@@ -122,7 +122,7 @@ class Journal(Log):
     # ------------------------------------------------------------------ start
 
     def _take(self, item: FoundBatch) -> bool:
-        """Note the position of a batch; return True if the core is to hear of it."""
+        """Note the position of a batch. Return True if the core is to get it."""
         number = item.record.number
         there = self._index.get(number)
         if there is not None or number in self._unreadable:
@@ -149,12 +149,12 @@ class Journal(Log):
     # ------------------------------------------------------------------ writing
 
     def append(self, records: Iterable[JournalRecord]) -> int:
-        """Put records behind all others, in memory, in order.
+        """Append records in memory, in order.
 
-        Bodies are kept as they are until they are written: they must not change.
+        Bodies are not copied: they must not change until they are written.
 
         Returns:
-            A ticket: they are durable once `durable` is not below it.
+            A ticket: when `durable` is not below it, the records are durable.
 
         Raises:
             StorageError: the journal failed before, or a record is over its limits.
@@ -173,7 +173,7 @@ class Journal(Log):
         return durable
 
     def roll(self, snapshot: Callable[[], Iterable[JournalRecord]] | Iterable[JournalRecord]) -> int:
-        """Begin a new segment; a commit brings it to the disk.
+        """Begin a new segment in memory; a commit writes it.
 
         Args:
             snapshot: the records that rebuild all that the core has after the last append, except batches; or a
@@ -204,7 +204,7 @@ class Journal(Log):
 
     @property
     def unreadable(self) -> tuple[int, ...]:
-        """The batches that were found damaged, by this start or since, and not dropped."""
+        """Numbers of the batches that were found damaged, at this start or later, and are not dropped."""
         return tuple(self._unreadable)
 
     def __contains__(self, number: int) -> bool:
@@ -254,7 +254,7 @@ class Journal(Log):
             self._unreadable[number] = position
 
     def raw_header(self, number: int) -> bytes:
-        """Return the encoded header of a batch, as its producer wrote it. Errors as for `read_slice`."""
+        """Return a batch's header as its producer encoded it; b"" if it is a page. Raises as `read_slice`."""
         waiting = self.unwritten.get(number)
         if waiting is not None:
             return waiting[1]
@@ -265,9 +265,9 @@ class Journal(Log):
 
     @property
     def kept_free(self) -> int:
-        """Bytes of the disk that publishes are to leave alone: the reserve, for acks, and room for the next snapshot.
+        """Bytes of the disk that publishes do not use: the reserve, for acks, and space for the next snapshot.
 
-        Without room for that a start fails.
+        If there is no space for a snapshot, a start fails.
         """
         return self.reserve_bytes + self.snapshot_bytes
 
@@ -278,20 +278,20 @@ class Journal(Log):
 
     @property
     def next_number(self) -> int:
-        """Greater than every batch number ever used here: a number is not used again after its batch is dropped."""
+        """Greater than every batch number ever used here. When a batch is dropped, its number is not used again."""
         return self.segments.next_number
 
     def drop(self, numbers: Iterable[int]) -> int:
-        """Drop batches that are not needed any more: they are not served, and their bytes go some time later.
+        """Drop batches that are not needed any more: they are not served, and a later roll frees their bytes.
 
-        The record that gives the reason must have been appended before. If a crash takes the record that this appends,
-        the batches are there again.
+        The caller has appended the record that gives the reason. If a crash loses the record that this appends, the
+        batches are there again.
 
         Args:
-            numbers: numbers of batches, damaged ones too. Those that are not there are left out.
+            numbers: numbers of batches, also of damaged ones. If one is not there, it is left out.
 
         Returns:
-            A ticket, as `append` does: no replay returns them once that is durable.
+            A ticket, as `append` does: when it is durable, no replay returns the batches.
 
         Raises:
             StorageError: the journal failed before.
@@ -319,11 +319,11 @@ class Journal(Log):
         """Copy some live batches out of the sparsest segment, so that its file can be deleted. Call it after a commit.
 
         It copies about as much as that commit wrote. It leaves half of the reserve and space for two snapshots free,
-        for acks, and begins only with a segment whose copies fit, because space comes back after it was taken. When
+        for acks. It begins a segment only if all copies fit, because they take space before the file is deleted. When
         everything is moved, `should_roll` returns True if a roll pays.
 
         Returns:
-            Batches that turned out to be damaged: they were copied as they are, and are not served any more.
+            Numbers of batches that this call found damaged: they were copied as they are, and are no longer served.
 
         Raises:
             StorageError: damage that is not confined to the body of a batch, or the journal failed before.
@@ -334,7 +334,7 @@ class Journal(Log):
         budget = min(self._compact_bytes, capacity)
         damaged: list[int] = []
         for number in self._compacting.numbers(capacity):
-            if budget <= 0 or number in self.unwritten:  # before a roll that is not committed yet
+            if budget <= 0 or number in self.unwritten:  # its bytes are not in the file yet
                 break
             known = number in self._unreadable
             copy = self._copy(number)
@@ -344,7 +344,7 @@ class Journal(Log):
         return tuple(damaged)
 
     def _copy(self, number: int) -> BatchPosition:
-        """Append a batch again, as it is, damage and all, and drop the old place. Returns the new one."""
+        """Append a batch again and drop its old position. If it is damaged, the copy is too. Returns the new one."""
         damaged = number in self._unreadable
         old = self._unreadable[number] if damaged else self._position(number)
         stored = self._files.stored_at(old, self.directory)

@@ -1,20 +1,20 @@
 """Everything a node must not forget, in one sequence of records: appended, committed, rolled.
 
 Why one sequence for all partitions: one fsync then commits all that arrived meanwhile, of any partition (group
-commit). Why segments that begin with a snapshot: all small state is in the newest segment, so an older one matters
-for the batches in it and for nothing else.
+commit). Why segments that begin with a snapshot: all small state is in the newest segment, so an older one is needed
+only for its batches.
 
 Promises:
 
 1. Records that `finish` reported durable are there after any crash, in order, and none that was not appended.
-2. A torn tail is cut silently, and damage never is (replay.py).
-3. After a write or a sync that failed, every call raises `StorageError` (commit.py). The node stops; the next start
-   reads the disk's contents and writes them again.
+2. If the last write was torn, its rest is cut. Damage is never cut (replay.py).
+3. If a write or a sync fails, every later one raises `StorageError` (commit.py). The node stops. The next start reads
+   the disk, and writes everything again that may not be durable.
 
-A segment's first record lists the older segments that still count and how many bytes of each: that list detects
-missing or truncated files, and makes anything after those bytes void. After every start the first thing written
-is a new segment. The batches of the old one's tail (everything behind the last durable offset it mentions) are written
-again into the new one, because it is unknown whether those bytes are on the disk or only in the system's memory.
+A segment's first record lists the older segments that still count, with the number of bytes of each. If a file is
+missing or shorter, the list shows that. If it is longer, the rest is void. After every start the first write is a new
+segment. The batches of the old one's tail (all behind the last durable offset that it mentions) are written again into
+the new one, because it is unknown if those bytes are on the disk or only in the system's memory.
 """
 
 from __future__ import annotations
@@ -48,34 +48,34 @@ NOT_TRUSTED_CHARS: Final = 2_000
 """Most characters that each segment repeats of the reason why its directory must not vote."""
 
 LAST_SHARE: Final = 4
-"""The last reserve, a file, takes this part of the first one, beside it."""
+"""The reserve file takes the bytes of the reserve divided by this, in addition to them."""
 
 MARGIN_SHARE: Final = 16
-"""Beside a snapshot a start writes little: this part of the first reserve, and at most 1 MiB, is left for it."""
+"""A start writes little beside a snapshot: the reserve divided by this, and at most 1 MiB, is left for it."""
 
 
 class Log:
-    """The records of one directory, from the first `roll` on: a new segment, with the snapshot of the replay.
+    """The records of one directory. The first write is a `roll`: a new segment, with the snapshot of the replay.
 
     Args:
-        disk: the directory, locked; `abandon` and `close` give it back.
+        disk: the directory, locked; `abandon` and `close` unlock it.
         replay: reader of the directory, exhausted.
-        segment_bytes: bytes of a full segment.
-        reserve_bytes: with less than this free, a roll is triggered earlier. A part of it is `last_bytes`.
+        segment_bytes: bytes of a segment at which it is full.
+        reserve_bytes: bytes of the disk to keep free: if fewer are free, segments roll earlier.
 
     Attributes:
         segments: the account of all segments.
-        ticket: value that `durable` must reach for everything appended so far to be durable.
-        durable: everything with a ticket not above this is durable.
-        position: number of durable records ever appended to this directory. Every later start finds the records
-            at or below a position that was ever said, unless the directory is an older copy of itself. At first it is
-            the number found. Snapshots and records that are written again count nothing.
+        ticket: when `durable` has reached this value, everything appended so far is durable.
+        durable: the highest ticket up to which everything is durable.
+        position: number of durable records ever appended to this directory, at first the number found. When a node has
+            reported a position, every later start finds the records up to it, unless the directory is an older copy of
+            itself. Snapshots and records that are written again count nothing.
         pending_bytes: bytes in memory for the next commit; the caller bounds them by pushing back on its clients.
         unwritten: batches that no commit has written yet, by number: ticket, raw header, body.
         not_trusted: reason why a node must not vote from this directory before a resync; "" if it is sound. Each
-            new segment says so, and so every later start, until `trusted`, and a commit behind it.
-        rolling: a segment waits to be begun.
-        last_bytes: bytes of the file that is given up on a full disk (`RESERVE_NAME`); 0 without one.
+            new segment repeats it for later starts, until `trusted` is called and a commit follows.
+        rolling: True if a new segment waits for a commit.
+        last_bytes: bytes of the file that is deleted if the disk is full (`RESERVE_NAME`); 0 for no such file.
     """
 
     def __init__(self, disk: Disk, replay: DirectoryReplay, segment_bytes: int, reserve_bytes: int) -> None:
@@ -104,16 +104,16 @@ class Log:
         self._marked_end = 0  # offset in the tail up to which a mark has said that it is durable
 
     def check_usable(self) -> None:
-        """Raise `StorageError` after a failure, or once given back."""
+        """Raise `StorageError` if a write or sync has failed, or the directory was unlocked."""
         if self._writer.failed:
             self._writer.check()
 
     # ------------------------------------------------------------------ appending
 
     def add(self, record: JournalRecord | BatchesDropped | BatchMoved | PageMoved) -> BatchPosition | None:
-        """Put a record behind all others, in memory; a commit brings it to the disk. Returns a batch's position.
+        """Append a record in memory; a commit writes it. Returns its position if it is a batch or a page, else None.
 
-        The body of a batch is kept as it is until then, not copied: it must not change.
+        The body of a batch is not copied: it must not change until it is written.
         """
         self.check_usable()
         tail = self._tail
@@ -133,7 +133,7 @@ class Log:
 
     @property
     def is_unmarked(self) -> bool:
-        """True if no later record says that the last durable ones are: damage in them would look like a torn write."""
+        """True if no record says yet that the last ones are durable: damage in them looks like a torn write then."""
         tail = self._tail
         return (
             tail is not None
@@ -143,7 +143,7 @@ class Log:
         )
 
     def mark(self) -> None:
-        """If `is_unmarked`, append a mark that the last records are durable. A commit brings it to the disk."""
+        """Append a mark that the last records are durable; a commit writes it. Call it only when `is_unmarked`."""
         self.check_usable()
         tail = self._tail
         assert tail is not None
@@ -184,7 +184,7 @@ class Log:
 
     @property
     def start_bytes(self) -> int:
-        """Bytes that must be free for a start: room for a snapshot, as large as it may be by now, and a little more."""
+        """Bytes that must be free for a start: a snapshot, as large as it may be by now, and a little more."""
         return self.snapshot_bytes + self._margin + (0 if self._tail is None else self._tail.small_bytes)
 
     @property
@@ -193,26 +193,26 @@ class Log:
 
     @property
     def owed_bytes(self) -> int:
-        """Bytes that the last reserve takes when there is room; 0 if it is there."""
+        """Bytes that the reserve file still has to take; 0 if it exists."""
         return 0 if self._writer.reserved else self.last_bytes
 
     def reserve(self) -> None:
-        """Make the file that is the last reserve, unless it is there, or there is no room for it."""
+        """Create the reserve file, if it does not exist and the disk has space for it."""
         if self.last_bytes and not self._writer.failed:
             self._writer.reserve(self.last_bytes)
 
     def trusted(self) -> None:
-        """Trust the directory again, from the next segment on, now due: the node has resynced, and that is durable."""
+        """Trust the directory again, when a resync of the node is durable. The next segment, now due, says so."""
         self._trusted = bool(self.not_trusted)
         self.not_trusted = ""
 
     @property
     def should_roll(self) -> bool:
-        """True if it is time for `Journal.roll`: nothing was written yet, or a resync has made the directory trusted;
-        or the segment is full, or a new one lets enough old ones go, and the disk has room for its snapshot.
+        """True if it is time for `Journal.roll`: nothing was written yet, or a resync has made the directory trusted.
+        It is time too if the segment is full, or a roll deletes enough old ones, and the disk has space for a snapshot.
 
-        Within the reserve, segments roll earlier. Without publishes they have small records alone, most of them
-        superseded by the next snapshot, so the following roll deletes the segment: acks never fill a disk.
+        If less than the reserve is free, segments roll earlier. When publishes are refused, they have small records
+        only, which the next snapshot mostly replaces. So the next roll deletes the segment: acks never fill a disk.
         """
         tail = self._tail
         if tail is None or self._trusted:
@@ -305,11 +305,11 @@ class Log:
 
     @property
     def needs_sync(self) -> bool:
-        """True if anything is not durable, nor on its way."""
+        """True if a record is not durable and the commit under way does not have it."""
         return self.ticket > (self.durable if self._commit is None else self._commit.ticket)
 
     def begin_commit(self) -> Commit:
-        """Take everything appended so far: one at a time. Then `Commit.run`, in a thread, then `finish`."""
+        """Take everything appended so far. The caller runs the commit, if need be in a thread, then calls `finish`."""
         self.check_usable()
         assert self._commit is None, "one commit at a time"
         assert self._tail is not None, "roll() comes first"
@@ -324,10 +324,10 @@ class Log:
         return commit
 
     def finish(self, commit: Commit) -> int:
-        """Finish a commit that was run, and not only to `NoCapacity`; return the new `durable`.
+        """Finish a commit that was run; return the new `durable`. If it raised `NoCapacity`, run it again before.
 
         Raises:
-            StorageError: it failed: the node must stop.
+            StorageError: the commit failed: the node must stop.
         """
         assert commit is self._commit, "finish() belongs to the commit under way"
         self._commit = None
@@ -342,7 +342,7 @@ class Log:
         return self.durable
 
     def commit(self) -> int:
-        """Do all three in one, for callers that may block."""
+        """Begin, run and finish a commit if anything is not durable. It blocks for the disk."""
         self.check_usable()
         if self.needs_write or self.needs_sync:
             commit = self.begin_commit()
@@ -353,9 +353,9 @@ class Log:
     # ------------------------------------------------------------------ the end
 
     def close(self) -> None:
-        """Commit pending records, say that they are durable, and give the directory back.
+        """Commit pending records, append a mark that they are durable, and unlock the directory.
 
-        After a failure, or with a commit still running, nothing is written. The directory is given back always.
+        If the journal has failed, or a commit still runs, nothing is written. The directory is unlocked in any case.
         """
         try:
             if self._tail is not None and not self._writer.failed and self._commit is None:
@@ -369,7 +369,7 @@ class Log:
             self.abandon()
 
     def abandon(self) -> None:
-        """Give the directory back and write nothing, as a crash does, or after a failure."""
+        """Unlock the directory and write nothing, as a crash does, or after a failure."""
         self._writer.failed = self._writer.failed or f"the journal in {self._disk} is closed"
         self._disk.unlock()
 

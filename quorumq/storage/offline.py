@@ -1,9 +1,9 @@
 """The messages in the data directory of a node that is stopped.
 
-Why: after a disaster a directory may be all that is left, and the cluster that it belonged to gone. This reads it as
-a start of the node would, with the node's own core, so that acks, rewinds and deletions mean the same as there. It
-reads past damage as far as possible, and message by message, because each has a checksum of its own. It writes
-nothing, and keeps as much in memory as a node does: of each batch its header, and of payload one message.
+Why: after a disaster one directory may be all that is left of a cluster. This module reads it as a start of the node
+does, with the node's own core, so acks, rewinds and deletions mean the same. If the directory is damaged, it reads each
+message whose own checksum matches. It writes nothing. As in a node, the headers of all batches are in memory, but only
+one payload at a time.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ from quorumq.storage.segments import FoundBatch
 from quorumq.wire.batch import Corrupt, Message, records_of
 
 SETTLED = ("acked", "skipped", "purged")
-"""States of a message that a group is not shown again."""
+"""States of a message that is left out if only the messages of one group are wanted."""
 
 
 class Found(NamedTuple):
     """A message in a directory."""
 
     partition: PartitionId
-    producer_id: ProducerId  # producer that numbered it,
-    seq: int  # and as what
-    published_ms: int  # when, by its producer's clock
+    producer_id: ProducerId  # producer that numbered it
+    seq: int  # its number
+    published_ms: int  # time of its publish by the producer's clock, milliseconds since 1970
     message: Message | None  # the message; None if it cannot be read
     groups: dict[str, str]  # state in each group: open, acked, dead, skipped or purged
-    problem: str = ""  # why it cannot be read
+    problem: str = ""  # the reason if it cannot be read
 
 
 class ReadOnlyDisk(RealDisk):
-    """A directory that is only read. Others may read it at the same time; a node that starts in it is refused."""
+    """A directory that is only read. Others may read it meanwhile. If a node starts in it, the node is refused."""
 
     def lock(self) -> None:
         try:
             fd = self._open_lock(os.O_RDONLY)
         except FileNotFoundError:
-            return  # a copy
+            return  # a copy has no lock
         except OSError as error:
             raise self._unusable(error) from error
         try:
@@ -70,13 +70,13 @@ class ReadOnlyDisk(RealDisk):
 
 
 class OfflineDirectory:
-    """A data directory, read as far as it can be. Close it, or use it as a context manager.
+    """A data directory. If it is damaged, the rest of it is read. Close it, or use it as a context manager.
 
-    Delays and TTLs go by the time of day that ``now`` has.
+    The time of day in ``now`` decides if delays and TTLs are over.
 
     Raises:
         UsageError: it is no data directory.
-        StorageError: it is in use, or no segment of it can be read.
+        StorageError: it is in use or of a newer version, or no segment has a first record that can be read.
     """
 
     def __init__(self, path: str | os.PathLike[str], now: Now) -> None:
@@ -92,8 +92,8 @@ class OfflineDirectory:
         read = read_directory(
             self._disk, node=start.node, cluster_id=start.cluster_id, new_directory_id=lambda: 1, salvage=True
         )
-        # Damage besides the bodies of batches, "" without any. With it records of acks may be lost, and topics may be
-        # named by their ids.
+        # Damage besides the bodies of batches, "" if there is none. If there is any, records of acks may be lost, and
+        # topics may be named by their ids.
         self.damage = read.damage
         self.notes = read.replay.notes  # other findings, in words, as a last write that was torn
         self._batches: dict[int, FoundBatch] = {}
@@ -112,7 +112,7 @@ class OfflineDirectory:
             raise
 
     def _build(self, records: list[r.JournalRecord], now: Now) -> NodeCore:
-        """Build the node's core. Topics that lost their registers to damage get new ones, under their ids."""
+        """Build the node's core. If damage took the register of a topic, it gets a new one, with its id as the name."""
         known = {record.topic.id for record in records if isinstance(record, r.TopicPut)}
         sizes: dict[bytes, int] = {}
         for item in self._batches.values():
@@ -164,12 +164,12 @@ class OfflineDirectory:
         """Return every message whose payload is here, partition by partition, oldest first.
 
         Args:
-            topic: only of the topic of that name, or of that id.
-            group: leave out messages that this group has settled: acked, skipped or purged.
+            topic: name or id (hex) of the topic; if None, messages of all topics.
+            group: if it is given, messages that are acked, skipped or purged for this group are left out.
 
         Raises:
-            NotFound: there is no such topic or group; at once.
-            StorageError: the directory cannot be read any more.
+            NotFound: there is no such topic or group. The call itself raises it.
+            StorageError: the directory cannot be read any more. The iterator raises it.
         """
         topics = self.topics()
         if topic is not None:
@@ -197,7 +197,7 @@ class OfflineDirectory:
     def _part(
         self, replica: Replica, header: BatchHeader, number: int, part: Span, shift: int, group: str | None
     ) -> Iterator[Found]:
-        """Yield ``part``, whose message ``seq`` is record ``seq + shift`` of a batch."""
+        """Yield the messages of ``part``. Message ``seq`` is record ``seq + shift`` of a batch."""
         views = [
             view for name, view in sorted(replica.views.groups.items()) if not name.endswith(DEAD_SUFFIX)
         ]
@@ -212,7 +212,7 @@ class OfflineDirectory:
             )
 
     def _read(self, header: BatchHeader, number: int, index: int) -> tuple[Message | None, str]:
-        """Record ``index`` of a batch, or why it cannot be read."""
+        """Return record ``index`` of a batch, or None and the reason if it cannot be read."""
         position = self._batches[number].position
         first, stop = header.end_of(index - 1), header.end_of(index)
         name = segment_name(position.segment)

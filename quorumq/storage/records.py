@@ -1,8 +1,8 @@
 """Type numbers of a journal's records on disk.
 
-Numbers below 16 belong to the journal itself (the begin of a segment, the end of its snapshot, its
-contents), numbers from 16 on are the core's records (core/messages/records.py). A number is never used for anything
-else, and fields are only appended. docs/file-format.md lists them all; a test compares that list with this.
+Numbers below 16 are for the journal's own records (the begin of a segment, the end of its snapshot, its contents), and
+the others for the core's (core/messages/records.py). A number is never used for another type, and fields are only
+appended. docs/file-format.md lists them all; a test compares that list with this.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from quorumq.wire.values import Decoders, encode_value
 
 
 class Earlier(NamedTuple):
-    """An older segment that still counts: its first ``bytes`` bytes, which hold ``batches`` batches.
+    """An older segment that still counts: its first ``bytes`` bytes, which hold ``batches`` needed batches.
 
     Bytes behind these were never reported durable, or were written again into a younger segment.
     """
@@ -50,10 +50,10 @@ class SegmentStart(NamedTuple):
     """The first record of a segment: its owner, and the older segments that still count, oldest first.
 
     ``position`` is the number of records of the core that were appended to this directory before this segment.
-    ``next_number`` is above every batch number that was ever used in it. ``not_trusted`` says why the directory is not
-    to be trusted with votes: it was damaged once, and the node has not resynced since. ``lies`` is the disk's value
-    for the place of this very file, 8 bytes. ``location`` is the same in all segments that were written since the
-    directory was copied last.
+    ``next_number`` is above every batch number that was ever used in it. If ``not_trusted`` is not empty, the node must
+    not vote from it: it was damaged for this reason, without a resync since. ``lies`` is `Disk.location` of this file,
+    8 bytes: if the file has another one, the directory was copied. ``location`` is the same in all segments that were
+    written since the last copy.
     """
 
     version: int
@@ -88,21 +88,21 @@ class PartitionRange(NamedTuple):
 
 
 class SegmentFooter(NamedTuple):
-    """The last record of a segment that was rolled, for offline readers: its batches and its pages of deleted names."""
+    """The last record of a segment if a running node rolled it: its batches and its pages, for offline readers."""
 
     partitions: tuple[PartitionRange, ...]
     pages: int = 0
 
 
 class DurableMark(NamedTuple):
-    """Says nothing but its durable offset. Does not count as a record behind CLEAN_STOP."""
+    """Says nothing but its durable offset. If it follows CLEAN_STOP, the CLEAN_STOP still counts."""
 
 
 class BatchesDropped(NamedTuple):
     """Batches that are not needed any more, as ranges [first, stop) of their numbers.
 
-    In a tail, with ``segment`` 0: every record of these batches so far. In a snapshot: those in that older segment
-    alone, because the batch was forgotten, or because it was moved from there.
+    If ``segment`` is 0, in a tail, it drops every record of these batches so far. Else, in a snapshot, it drops those
+    in that older segment alone, because the batch was dropped or moved from there.
     """
 
     ranges: tuple[tuple[int, int], ...]
@@ -113,9 +113,9 @@ class BatchesDropped(NamedTuple):
 
 
 class BatchMoved(NamedTuple):
-    """A batch copied out of an older segment, so that its file can go: this record takes the place of that one.
+    """A batch copied out of an older segment, so that its file can be deleted. This record replaces the one there.
 
-    One that was found ``damaged`` is copied as it was, so that it is neither served nor forgotten.
+    If it was found ``damaged``, it is copied as it was. It is still not served, and every start reports it.
     """
 
     stored: BatchStored
@@ -176,10 +176,10 @@ SNAPSHOT_END: Final = TYPE_OF[SnapshotEnd]
 DURABLE_MARK: Final = TYPE_OF[DurableMark]
 CLEAN_STOPPED: Final = TYPE_OF[core.CleanStopped]
 FRAMING_MAX: Final = 15
-"""Types up to this one are the journal's own and are not given to the core."""
+"""Types up to this one are the journal's own. The core does not get them."""
 
 RANGES_MAX: Final = 65_536
-"""Ranges in one `BatchesDropped`; more are written as several."""
+"""Ranges in one `BatchesDropped`. If there are more, several are written."""
 
 assert len(CLASS_OF) == len(TYPE_OF), "two record types share a number"
 
@@ -198,10 +198,10 @@ def encode_record(record: JournalRecord | Framing, durable: int) -> tuple[bytes,
 
 
 def decode_record(fields: tuple[Any, ...]) -> JournalRecord | Framing:
-    """Return the record of a decoded header. A batch comes with an empty body: it stays in the segment.
+    """Return the record of a decoded header. If it is a batch, its body is empty: it stays in the segment.
 
     Raises:
-        BadValue: a type that this version does not know, or fields that are not the type's.
+        BadValue: this version does not know the type, or the fields do not fit it.
     """
     decode = _DECODERS[fields[0]]
     if decode is None:
@@ -211,7 +211,7 @@ def decode_record(fields: tuple[Any, ...]) -> JournalRecord | Framing:
 
 
 def _deaths_once(record: core.RecordsMerged) -> core.RecordsMerged:
-    """Return the record with each death in one entry; the others keep their own fields, ballot and redrives."""
+    """Return the record with each death once. If more entries have it, they keep only their ballots and redrives."""
     there: dict[Death, int] = {}
     entries, again = list(record.entries), []
     for at, (span, merged) in enumerate(entries):
@@ -229,7 +229,7 @@ def _deaths_again(record: core.RecordsMerged) -> core.RecordsMerged:
     """Undo `_deaths_once`.
 
     Raises:
-        BadValue: an entry is named that is not there, or has no death.
+        BadValue: an entry that ``again`` names is not there, or has no death.
     """
     entries = list(record.entries)
     for at, first in record.again:
@@ -244,7 +244,7 @@ def _deaths_again(record: core.RecordsMerged) -> core.RecordsMerged:
 
 
 def dropped(numbers: Iterable[int], segment: int = 0) -> Iterator[BatchesDropped]:
-    """Yield the records that say that these batches are forgotten; ``numbers`` in any order."""
+    """Yield the records that say that these batches are dropped; ``numbers`` in any order."""
     ranges: list[tuple[int, int]] = []
     for number in sorted(numbers):
         if ranges and ranges[-1][1] == number:
@@ -258,7 +258,7 @@ def dropped(numbers: Iterable[int], segment: int = 0) -> Iterator[BatchesDropped
 def halves(record: JournalRecord) -> Iterator[JournalRecord]:
     """Yield the two halves of a record that is too large to be written as one.
 
-    Only records that are lists of things to merge can be cut; `ValueError` for any other.
+    Raise `ValueError` if the record is no list of entries to merge, or has only one.
     """
     if not isinstance(record, core.RecordsMerged | core.AttemptsCounted | core.DelaysSet):
         raise ValueError(f"a {type(record).__name__} is too large for the journal and cannot be cut in two")

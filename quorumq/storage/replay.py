@@ -1,7 +1,7 @@
-"""DirectoryReplay of a data directory by a start: its owner, and every durable record in it.
+"""Reader of a data directory at a start: its owner, and every durable record in it.
 
-A torn tail is cut silently, because no client learned that it was durable. Damage is never cut: that of a batch body
-is noted and everything else goes on, any other is a `DamagedDirectory` (docs/file-format.md, "Torn or damaged").
+If the last write was torn, its rest is cut, because no client learned that it was durable. Damage is never cut. If it
+is in the body of a batch, it is noted. Any other is a `DamagedDirectory` (docs/file-format.md, "Torn or damaged").
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ def torn_note(name: str, size: int, torn: Gap) -> str:
 
 
 class DirectoryReplay:
-    """A locked directory's newest segment, found or refused when this is made; then its records, by `records`.
+    """Reader of a locked directory: it finds the newest segment when it is made, and `records` gives the records.
 
     The arguments are those of `read_directory`.
 
     Raises:
-        DamagedDirectory: the begin of the newest segment is damaged, or files that count are missing.
-        StorageError: not this node's or cluster's, or written by a newer version.
+        DamagedDirectory: the begin of the newest segment is damaged, or files that count are missing or too short.
+        StorageError: the directory is of another node or cluster, or written by a newer version.
         OSError: the disk refused.
     """
 
@@ -54,13 +54,13 @@ class DirectoryReplay:
         self.segments = Segments()  # files that count, known once `records` is exhausted
         self.carried: list[FoundBatch] = []  # batches that may not be durable: they are to be written again
         self._dropped: set[int] = set()
-        # How many records were ever appended to the directory, as far as `records` has come.
+        # Number of records that were ever appended to the directory, as far as `records` has come.
         self.position = 0
         self.fresh = False  # nothing was found
         self.notes: list[str] = []  # findings for the operator, in words (a cut tail, files deleted)
         # The newest segment's first record, made up if the directory is new.
         self.start = self._find(self._list(), new_directory_id)
-        self.not_trusted = self.start.not_trusted  # why no node is to vote from this directory
+        self.not_trusted = self.start.not_trusted  # the reason if no node may vote from it
 
     @property
     def directory(self) -> int:
@@ -109,7 +109,7 @@ class DirectoryReplay:
         return self._located(start)
 
     def _located(self, newest: SegmentStart) -> SegmentStart:
-        """Return it with its place, if it was not moved since it was written; else with one for its new place."""
+        """Return ``newest``. If the directory was copied after it was written, its ``location`` is a new one."""
         lies = self.disk.location(segment_name(newest.segment))
         return newest if newest.lies == lies else newest._replace(location=int.from_bytes(lies) | 1)
 
@@ -129,12 +129,12 @@ class DirectoryReplay:
     def records(self) -> Iterator[JournalRecord | FoundBatch]:
         """Yield the durable records: the directory's id, the newest snapshot, later records, then all batches.
 
-        Small state comes first and batches after it, each in the order in which they were appended: which batches were
-        forgotten is known only at the end of the tail. CLEAN_STOP comes only as the very last record.
+        Small state comes first and batches after it, each in the order in which they were appended, because only the
+        end of the tail shows if a batch was dropped. CLEAN_STOP comes only if it is the very last record.
 
         Raises:
             DamagedDirectory: damage that is not confined to the body of a batch.
-            StorageError: a record that this version does not know.
+            StorageError: this version does not know a record.
             OSError: the disk refused.
         """
         yield DirectoryMade(self.node, self.cluster_id, self.directory)
@@ -202,7 +202,7 @@ class DirectoryReplay:
             raise damaged_at(self.disk, name, frame.offset, problem)
 
     def _given(self, name: str, frame: Frame, batches: list[FoundBatch]) -> Iterator[JournalRecord]:
-        """Yield the records of a frame of the newest segment for the core; note its batches and forgotten ones."""
+        """Yield the record of a frame of the newest segment if it is the core's; note its batch, or those it drops."""
         if frame.type in NUMBERED:
             record = self.files.batch(name, frame)
             batches.append(self.segments.batch_of(self.start.segment, frame, record))
@@ -219,7 +219,7 @@ class DirectoryReplay:
     def _older(self, segment: int, damaged: set[int]) -> Iterator[FoundBatch]:
         """Yield the batches of an older segment, headers only: a body is checked when it is read.
 
-        Batches with ``damaged`` copies in the tail were copied as damaged as they are.
+        If a number is in ``damaged``, the batch's copy in the tail is damaged. So this batch is too.
         """
         name = segment_name(segment)
         segments = self.segments

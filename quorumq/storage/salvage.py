@@ -1,10 +1,10 @@
 """A directory that was refused, read as far as it can be.
 
-Why: a directory with damage that is not confined to the body of a batch must not be voted from, because its losses
-are not known. But its contents are worth keeping: a node that resyncs from its peers has less to fetch, and a
-partition with one replica has no peers. So everything on both sides of the damage is read, the small state of the
-older segments too, because its newest copy may be damaged, and records merge. Unreadable bytes are recorded as holes,
-and every segment from then on says that the directory is not trusted.
+Why: if damage is not confined to the body of a batch, the losses are not known, and no node may vote from the
+directory. But its contents are worth keeping: when a node resyncs from its peers, it has less to fetch, and if a
+partition has one replica, there are no peers. So everything on both sides of the damage is read. That includes the
+small state of older segments, because its newest copy may be damaged, and records merge. Unreadable bytes are recorded
+as holes. Until a resync, every later segment says that the directory is not trusted.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class _File:
 
 
 class Salvage(DirectoryReplay):
-    """A `DirectoryReplay` of the readable bytes. No content of the directory is an error.
+    """A `DirectoryReplay` of the readable bytes. Damage is no error. Another node's or a newer version's record is one.
 
-    The newest segment's tail is cut where it was torn, as ever. `records` gives small state of all segments, oldest
+    If the last write was torn, it is cut, as in every replay. `records` gives small state of all segments, oldest
     first, and never a CLEAN_STOP. ``position`` is never too low: a hole counts as the most records that may have been
     there.
     """
@@ -115,7 +115,7 @@ class Salvage(DirectoryReplay):
         return item.position.end <= self.segments.by_number[item.position.segment].bytes
 
     def _read(self, file: _File) -> Iterator[JournalRecord]:
-        """Yield one segment's small state; note its batches, and its records about others' batches."""
+        """Yield one segment's small state; note its batches, and the batches that it drops."""
         name = segment_name(file.number)
         start = self._starts.get(file.number)
         if start is not None:
@@ -153,10 +153,10 @@ class Salvage(DirectoryReplay):
                 yield other
 
     def _read_what_can_be(self, name: str, offset: int, length: int) -> bytes:
-        """Return bytes of a file, with zeros for the pages that the disk cannot read.
+        """Return bytes of a file. If the disk cannot read a page of it, its bytes are zeros.
 
         Raises:
-            StorageError: it is not the disk: no permission, or no file descriptor, says nothing of the contents.
+            StorageError: the disk is not at fault. If a permission is missing, that says nothing of the contents.
         """
         try:
             return self.disk.read(name, offset, length)
@@ -186,11 +186,11 @@ def read_directory(
 
     Args:
         disk: the directory; it stays locked, unless this raises.
-        new_directory_id: function called if the directory is new: 64 random bits.
+        new_directory_id: function that returns 64 random bits, called if the directory is new.
 
     Raises:
-        DamagedDirectory: damage that ``salvage`` reads past.
-        StorageError: in use by another process, not this node's or cluster's, or written by a newer version.
+        DamagedDirectory: damage that ``salvage`` would read past.
+        StorageError: the directory is in use, of another node or cluster, or written by a newer version.
     """
 
     def read(kind: type[DirectoryReplay], damage: str) -> Directory:

@@ -1,7 +1,7 @@
-"""Records of one segment, and the places in it without any.
+"""Records of one segment, and the gaps between them.
 
-Torn, damaged and counting bytes are told apart here for all readers of a journal: a start, one that salvages, and
-Spark. Each reader decides the consequences.
+Torn, damaged and counting bytes are distinguished here for all readers of a journal: a start, a salvage, and Spark.
+Each reader decides the consequences.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from quorumq.storage.segment import CRC_START, HEADER_BYTES_MAX, MAGIC, PREFIX, 
 from quorumq.wire import cbor
 
 WINDOW_BYTES: Final = 1 * MIB
-"""Bytes that a scan that checks bodies reads at once."""
+"""Bytes that a scan reads at once if it checks bodies."""
 
 SKIP_WINDOW_BYTES: Final = 16 * 1024
-"""Bytes that a scan that jumps over bodies reads at once."""
+"""Bytes that a scan reads at once if it jumps over bodies."""
 
 NO_HOLES: Final[Mapping[int, int]] = MappingProxyType({})
 
@@ -34,7 +34,7 @@ class Frame(NamedTuple):
     """One record as it lies in a segment.
 
     ``fields`` is the whole decoded header, type and durable offset included. ``body_ok`` is None if the
-    body was not looked at.
+    body was not read.
     """
 
     offset: int
@@ -62,8 +62,8 @@ class Bad(NamedTuple):
 class Gap(NamedTuple):
     """Bytes [offset, stop) without a record that counts.
 
-    ``frame`` is the record that begins there, if its header is valid and its body is not all there. ``witness`` is
-    the record of a tail that says that something was durable there.
+    ``frame`` is the record that begins there, if its header is valid and its body is cut off or does not match its
+    checksum. ``witness`` is a later record of a tail, if one says that bytes at ``offset`` were durable.
     """
 
     offset: int
@@ -82,9 +82,9 @@ class Scan:
     salt: int = 0  # `salt_of` the segment. It may be set later: the first record is read without it
     _: KW_ONLY
     check_bodies: bool  # read bodies and compare their checksums, else jump over them
-    durable: int = 0  # below this offset, say the records read so far, everything was durable
-    in_tail: bool = False  # they are read up to the end of the snapshot
-    # Where the last write was torn, once `records` is exhausted; what counts ends there.
+    durable: int = 0  # the records read so far say that everything below this offset was durable
+    in_tail: bool = False  # the end of the snapshot was read
+    # The last write if it was torn, once `records` is exhausted. The bytes that count end at its offset.
     torn: Gap | None = None
     _window: bytes = b""
     _base: int = 0
@@ -93,8 +93,8 @@ class Scan:
         """Yield everything in the segment, from its beginning.
 
         Args:
-            newest: it has no successor, so its last write may be torn: a record of the tail comes once a younger one
-                says that it was durable, or at the end; a torn one does not come.
+            newest: it has no successor, so its last write may be torn. A record of the tail comes when a younger one
+                says that it was durable, or at the end. If it was torn, it does not come.
             holes: bytes to pass over, as {first: stop}.
         """
         undecided: deque[Frame] = deque()
@@ -146,7 +146,7 @@ class Scan:
         return frame.body_ok
 
     def gap(self, item: Frame | Bad) -> Gap:
-        """Return the bytes from an invalid record, or one that reaches too far, to the next record."""
+        """Return the bytes from an invalid record, or from one that reaches too far, to the next record."""
         after = self._first(item.offset + 1, lambda frame: True)
         stop = self.size if after is None else after.offset
         if isinstance(item, Bad):
@@ -154,7 +154,7 @@ class Scan:
         return Gap(item.offset, stop, f"a record reaches beyond byte {self.size}, where it must end", item)
 
     def _bytes(self, offset: int, length: int) -> bytes:
-        """Exactly these bytes if the file has them (the caller compared with ``size``), else fewer."""
+        """Return these bytes if the file has them (the caller compared with ``size``), else fewer."""
         start = offset - self._base
         if start < 0 or start + length > len(self._window):
             window = WINDOW_BYTES if self.check_bodies else SKIP_WINDOW_BYTES

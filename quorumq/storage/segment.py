@@ -1,6 +1,6 @@
 """Framing of a record in a file of the journal. docs/file-format.md is its contract.
 
-Why the frame looks as it does: after a crash, a reader has to tell three things apart.
+Why the frame looks as it does: after a crash, a reader has to distinguish three cases.
 
   torn      the last write did not reach the disk in full. No client learned that it was durable: cut it.
   damaged   bytes that were durable have changed. Never cut those: clients were promised that they stay.
@@ -8,8 +8,8 @@ Why the frame looks as it does: after a crash, a reader has to tell three things
             one batch can be fetched again from another replica while everything else goes on.
 
 So header and body have checksums of their own, and every header carries the offset below which the
-segment was known to be durable when the record was written: an invalid record below an offset that any
-valid record of the segment claims is damage, one above is a torn tail. The header's checksum covers
+segment was known to be durable when the record was written. If an invalid record lies below such an
+offset of any valid record of the segment, it is damage, else a torn tail. The header's checksum covers
 the directory's id and the segment's number too, so that a record in the payload of a message, a record
 copied from another file, or an old block that comes back is not taken for a record of this segment.
 """
@@ -37,7 +37,7 @@ LENGTHS = struct.Struct("<III")
 SALT = struct.Struct("<QQ")  # directory id, segment number: in front of what the header CRC covers
 
 HEADER_BYTES_MAX = 16 * MIB
-"""The CBOR header of one record."""
+"""Most bytes of the CBOR header of one record."""
 
 assert BATCH_BYTES_MAX < 2**32
 assert HEADER_BYTES_MAX < 2**32

@@ -1,8 +1,8 @@
 """Bookkeeping of segment files: the valid ones, the number of live batches in each, and the bodies known to be
 damaged.
 
-Why: an older segment matters for the batches in it and for nothing else. One in which none is needed goes with the
-next roll; one in which few are needed is worth compaction.
+Why: an older segment is needed only for the batches in it. If none of them is needed, the next roll deletes it. If few
+are, it is worth compaction.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from quorumq.storage.scan import Frame
 from quorumq.storage.segment import PREFIX, segment_name
 
 SEGMENT_BYTES: Final = 64 * MIB
-"""Bytes behind its snapshot at which a segment is rolled (or the snapshot's bytes, if those are more)."""
+"""Bytes of a segment, its snapshot included, at which it is rolled; more if its tail is shorter than the snapshot."""
 
 MOVED_OVERHEAD: Final = 16
-"""By how many bytes at most a batch's record may grow when it is moved."""
+"""Most bytes by which a batch's record may grow when it is moved."""
 
 SPARSE_SHARE: Final = 0.5
 """An older segment whose live batches take less than this share of it is worth compaction."""
@@ -48,10 +48,10 @@ class BatchPosition(NamedTuple):
 
 
 class FoundBatch(NamedTuple):
-    """A batch as it was read from a segment, its body left there; or a page of deleted names, which is kept alike.
+    """A batch that was read from a segment without its body, or a page of deleted names, which is kept alike.
 
-    One that ``moved`` takes the place of one of the same number that came before it, if one did. One that is
-    ``damaged`` is not to be served, nor counted as stored.
+    If it was ``moved``, it replaces an earlier one of the same number. If it is ``damaged``, it is not to be served,
+    nor counted as stored.
     """
 
     record: BatchStored | DeletedPage
@@ -64,7 +64,7 @@ class FoundBatch(NamedTuple):
 class Segment:
     """A segment that counts, and its batches that are still needed."""
 
-    bytes: int = 0  # how many of its bytes count, once nothing is appended to it any more
+    bytes: int = 0  # number of its bytes that count, when nothing is appended to it any more
     batches: int = 0  # live batches: neither dropped nor moved, damaged ones included
     live_bytes: int = 0  # bytes of their records
     dead: array[int] = field(
@@ -95,14 +95,14 @@ class Segments:
     damaged: dict[DamagedAt, None] = field(default_factory=dict)  # batches whose body is known to be damaged
     holes: dict[Hole, None] = field(default_factory=dict)  # ranges that could not be read at a salvage
     obsolete: list[str] = field(default_factory=list)  # files of no use once the next segment is there
-    aside: list[str] = field(default_factory=list)  # files without a readable record: to be renamed then
+    aside: list[str] = field(default_factory=list)  # files to rename then (`ASIDE_SUFFIX`)
     _sparse: dict[int, None] = field(default_factory=dict)  # older ones that are worth compaction
     _empty: dict[int, None] = field(default_factory=dict)  # those without a live batch
 
     def batch_of(
         self, segment: int, frame: Frame, record: BatchStored | BatchMoved | DeletedPage
     ) -> FoundBatch:
-        """Return a batch whose record was read; note damage of its body. A page is moved as the record that it is."""
+        """Return a batch whose record was read; note damage of its body. A page of deleted names counts as moved."""
         moved = isinstance(record, BatchMoved | DeletedPage)
         stored, copied_damage = (
             (record.stored, record.damaged) if isinstance(record, BatchMoved) else (record, False)
@@ -125,9 +125,9 @@ class Segments:
         self.by_number[position.segment].put(number, position)
 
     def drop(self, number: int, position: BatchPosition) -> None:
-        """Count a batch as not needed there any more. A segment without needed batches is deleted at the next roll.
+        """Count a batch as not needed there any more. If its segment has no needed batch, the next roll deletes it.
 
-        Until that is committed its file stays. The `BatchesDropped` or `BatchMoved` that the caller appended keeps the
+        Until that is committed, its file stays. The `BatchesDropped` or `BatchMoved` that the caller appended keeps the
         batch from coming back.
         """
         state = self.by_number[position.segment]
@@ -143,7 +143,7 @@ class Segments:
         self.damaged[DamagedAt(position.segment, position.record)] = None
 
     def assess(self, segment: int) -> None:
-        """Note whether an older segment is worth compaction, or empty."""
+        """Note if an older segment is worth compaction, or empty."""
         if segment == self.current:
             return
         state = self.by_number[segment]
@@ -154,7 +154,7 @@ class Segments:
                 table.pop(segment, None)
 
     def begin(self) -> tuple[Earlier, ...]:
-        """Begin a new segment; those without a live batch go. Return its account of the older ones."""
+        """Begin a new segment. If an older one has no live batch, it is obsolete. Return the others."""
         for number in [number for number, state in self.by_number.items() if not state.batches]:
             del self.by_number[number]
             self.obsolete.append(segment_name(number))
@@ -173,12 +173,12 @@ class Segments:
 
     @property
     def live(self) -> dict[int, int]:
-        """Live batches of each segment that has or may get any, oldest first; the last is the current one."""
+        """Number of live batches of each segment that counts, oldest first; the last is the current one."""
         return {number: state.batches for number, state in self.by_number.items()}
 
     @property
     def reclaimable_bytes(self) -> int:
-        """Bytes of the files that go with the next roll, the current one aside."""
+        """Bytes of the files that the next roll deletes."""
         return sum(self.by_number[segment].bytes for segment in self._empty) if self._empty else 0
 
     @property
@@ -187,7 +187,7 @@ class Segments:
         return bool(self._sparse)
 
     def sparsest(self, capacity: int) -> int | None:
-        """Return the older segment that is best emptied next; its live batches take at most ``capacity`` bytes."""
+        """Return the sparsest older segment whose live batches fit into ``capacity`` bytes; None if there is none."""
         best, least = None, SPARSE_SHARE
         for segment in self._sparse:
             state = self.by_number[segment]

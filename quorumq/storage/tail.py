@@ -28,7 +28,7 @@ class Tail:
         self._ranges: dict[tuple[bytes, int], PartitionRange] = {}
         self._pages = 0
         self.end = 0  # bytes appended so far
-        self.durable_end = 0  # how many of them are known to be durable
+        self.durable_end = 0  # number of them that are known to be durable
         self.snapshot_bytes = 0  # end of its snapshot
         self.small_bytes = 0  # bytes of records behind it that are no batches
 
