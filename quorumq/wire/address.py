@@ -10,14 +10,14 @@ from quorumq.core.values.addresses import split_address as split_address
 from quorumq.core.values.errors import UsageError
 
 NODES_VARIABLE: Final = "QUORUMQ_NODES"
-"""The environment variable that has addresses of nodes if the program does not say them."""
+"""The environment variable that has addresses of nodes if the program does not give them."""
 
 
 def names_of_nodes(addresses: object) -> list[str]:
-    """Return the addresses that a program gave, or the environment has: one, several, or several in one text.
+    """Return the addresses that a program gave; those of the environment if it gave None. One text may have several.
 
     Raises:
-        UsageError: there are none, or they are no text.
+        UsageError: an address is no text.
     """
     given = os.environ.get(NODES_VARIABLE, "") if addresses is None else addresses
     if isinstance(given, str):

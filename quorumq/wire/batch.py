@@ -1,14 +1,14 @@
 """The batch, from the producer's records to the consumer's.
 
 A batch is encoded once, by the producer, and the same bytes are stored, replicated and delivered. Its
-header is CBOR; its body is the records back to back, each an independent CBOR array. The header knows
-where every record ends and its CRC-32C, so that any part of a batch is a slice of the body and can be
+header is CBOR; its body is the records back to back, each an independent CBOR array. The header has the
+end of every record and its CRC-32C, so that any part of a batch is a slice of the body and can be
 checked alone. Nodes look at headers only; all work per message is in `build_batch` and `records_of`, in
 the client.
 
-Promise: `decode_header` lets nothing through that later code would have to doubt (sizes, order, overlap),
-and `records_of` never returns a record whose bytes are not the published ones (docs/protocol.md, promise
-G5).
+Promise: if a size, an order or an overlap in a header is wrong, `decode_header` refuses it, so that later
+code need not check them. `records_of` never returns a record whose bytes are not the published ones
+(docs/protocol.md, promise G5).
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ TOPIC_ID_BYTES: Final = 16
 SPANS_MAX: Final = 1024
 """Sections in one batch: a node joins at most that many producers' records into one."""
 SEQ_MAX: Final = limits.NUMBERS_END - limits.BATCH_MESSAGES_MAX - 1
-"""A batch of any size may begin with this number."""
+"""Highest number with which a batch of any size may begin."""
 HEADERS_MAX: Final = 256
 """Headers of one message."""
 HEADER_NAME_CHARS_MAX: Final = 256
 NODE_CHARS_MAX: Final = 32
 SHARED_MAX: Final = 4096
-"""Most producer ids, and most partitions, that are kept once each."""
+"""Most producer ids, and most partitions, that the caches below keep."""
 DELAY_MS_MAX: Final = int(limits.DELAY_MAX_S * 1000)
 TTL_MS_MAX: Final = int(limits.TOPIC_TIME_MAX_S * 1000)
 
@@ -58,7 +58,7 @@ class Message(NamedTuple):
 
 
 class Corrupt(PeerError):
-    """A batch's bytes are not those its producer wrote. Fetch again: another replica may have a good copy."""
+    """Bytes are not those that the producer wrote, or are no record. Fetch again: another replica may be good."""
 
     code = "corrupt"
 
@@ -87,7 +87,7 @@ def encode_header(header: BatchHeader) -> bytes:
 
 
 def encode_spans(spans: Sequence[Span]) -> bytes:
-    """Sections as an array of [node, n, nonce, k, first, count]."""
+    """Return sections as an array of [node, n, nonce, k, first, count]."""
     out = [cbor.array_head(len(spans))]
     for (node, n, nonce, k), start, stop in spans:
         out += (b"\x86", cbor.text(node), cbor.uint(n), cbor.uint(nonce), cbor.uint(k))
@@ -170,7 +170,7 @@ def _lanes(count: int, value: int) -> int:
 def _are_ends(offsets: bytes) -> bool:
     """Return True if record ends rise, by `MESSAGE_BYTES_MAX` at most, to `BATCH_BYTES_MAX` at most.
 
-    Nodes see to this for every batch, so it is one subtraction of all ends at a time: each lane of 32 bits has its end,
+    Nodes check this for every batch, so it is one subtraction of all ends at a time: each lane of 32 bits has its end,
     with the highest bit set so that nothing is borrowed from the next lane, less the end before it, less one. The bit
     is left if the end has risen, and the bits above a message's size stay clear if it is not too large.
     """
@@ -190,7 +190,7 @@ def _are_ends(offsets: bytes) -> bool:
 
 
 _SIZES_END: Final = 1 << (limits.MESSAGE_BYTES_MAX - 1).bit_length()
-"""A power of two: a size that is too large reaches it with the difference added."""
+"""A power of two: if a size is too large, it reaches this when its distance to the maximum is added."""
 assert limits.BATCH_BYTES_MAX < 1 << 31
 
 
@@ -224,8 +224,8 @@ def decode_header(raw: bytes | memoryview) -> BatchHeader:
     Unknown fields after the last are skipped, and stay in ``raw``.
 
     Raises:
-        BadValue: anything off: not CBOR, another version, sections that overlap or do not add up to the
-            number of records, ends that do not rise, a size over its limit. The text names the field.
+        BadValue: it is not CBOR, or of another version, sections overlap or do not add up to the number
+            of records, ends do not rise, or a size is over its limit. The text names the field.
     """
     if cbor.takes_long(raw):
         bad("batch", raw, "has far more items than 1,024 sections need")
@@ -289,7 +289,7 @@ def part_header(
 
 
 def check_partition(partition: PartitionId, where: str) -> None:
-    """Raise `BadValue` unless the topic id has its 16 bytes and the partition number is in range."""
+    """Raise `BadValue` if the topic id has not 16 bytes, or the partition number is out of range."""
     if type(partition.topic) is not bytes or len(partition.topic) != TOPIC_ID_BYTES:
         bad(f"{where}.topic", partition.topic, f"a topic id has {TOPIC_ID_BYTES} bytes")
     _uint(f"{where}.partition", partition.number, limits.PARTITIONS_MAX)
@@ -300,7 +300,7 @@ def body_size(header: BatchHeader) -> int:
 
 
 def check_body(header: BatchHeader, body: bytes | memoryview) -> None:
-    """See that ``body`` has the length and CRC-32C that ``header`` says; else it is Corrupt, and of no use."""
+    """Raise `Corrupt` if ``body`` has another length or CRC-32C than ``header`` says."""
     size = body_size(header)
     if len(body) != size:
         raise Corrupt(f"batch {header.key()}: the body has {len(body)} bytes, its header says {size}")
@@ -324,7 +324,8 @@ def encode_record(message: Message) -> bytes:
 
     Raises:
         TooLarge: over `MESSAGE_BYTES_MAX` encoded, or `PAYLOAD_BYTES_MAX`, or more headers than allowed.
-        TypeError: a part is not of its type; names it.
+        TypeError: a part has another type; the text names it.
+        UsageError: the text of a header has a lone surrogate.
     """
     payload, key, headers = message
     if not isinstance(payload, bytes | bytearray | memoryview):
@@ -339,7 +340,7 @@ def encode_record(message: Message) -> bytes:
 def encode_records(
     payloads: Sequence[bytes], key: bytes | None = None, headers: Mapping[str, HeaderValue] | None = None
 ) -> list[bytes]:
-    """Encode records of payloads that are bytes and share key and headers: no Python call for each."""
+    """Encode payloads of type bytes as records with one key and headers, without a Python call for each."""
     head = _record_head(key, headers)
     heads = {size: head + cbor.blob_head(size) for size in set(map(len, payloads))}
     records = [heads[len(payload)] + payload for payload in payloads]
@@ -393,7 +394,7 @@ _HEADER_WRITERS: Final[Mapping[type, Callable[..., bytes]]] = {
 
 
 def _header_fault(name: object, value: object) -> str:
-    """Why this is not a header of a message; "" if it is one."""
+    """Return the reason if this is no header of a message, else ""."""
     if type(name) is not str or not 1 <= len(name) <= HEADER_NAME_CHARS_MAX:
         return f"header name {cbor.shown(name)}: must be text of 1 to {HEADER_NAME_CHARS_MAX} characters"
     if type(value) not in _HEADER_WRITERS:
@@ -426,7 +427,7 @@ def build_batch(
         published_ms: the producer's time of day, milliseconds since 1970.
         messages: one or more.
         delay_ms: milliseconds until they may be delivered; at most `DELAY_MS_MAX`.
-        ttl_ms: milliseconds until they expire; at most `TTL_MS_MAX`. 0 leaves it to the topic.
+        ttl_ms: milliseconds until they expire; at most `TTL_MS_MAX`. If it is 0, the topic decides.
 
     Raises:
         TooLarge: a message, their number or their sum is over its limit; nothing was used up.
@@ -446,7 +447,7 @@ def pack_spans(
     delay_ms: int = 0,
     ttl_ms: int = 0,
 ) -> Batch:
-    """Build a batch of records that `encode_record` made: a producer encodes early, to count bytes.
+    """Build a batch of records that `encode_record` made. Why: a producer encodes early, to count bytes.
 
     Args:
         spans: 1 to `SPANS_MAX`; none overlap; they number the records in this order.
@@ -475,15 +476,15 @@ def pack_spans(
 
 
 def records_of(header: BatchHeader, first: int, stop: int, part: bytes | memoryview) -> list[Message]:
-    """Records [first, stop) of a batch, each checked against its CRC-32C.
+    """Return records [first, stop) of a batch, each checked against its CRC-32C.
 
     Args:
-        header: the batch's (or, for a delivered slice, `WireSlice.header`, with ``first`` 0).
+        header: the batch's. If it is a delivered slice, its `WireSlice.header`, with ``first`` 0.
         first, stop: indexes of records; ``part`` is the body from the end of record ``first - 1`` to the end
             of record ``stop - 1``.
 
     Raises:
-        Corrupt: a record's bytes are not the published ones. Names the message; nothing is returned.
+        Corrupt: a record is damaged or cannot be read. The text names it; nothing is returned.
     """
     ends = _u32s(header.offsets[4 * first : 4 * stop])
     crcs = _u32s(header.crcs[4 * first : 4 * stop])
@@ -512,7 +513,7 @@ def records_of(header: BatchHeader, first: int, stop: int, part: bytes | memoryv
 def readable_records(
     header: BatchHeader, first: int, stop: int, part: bytes | memoryview
 ) -> list[Message | Corrupt]:
-    """Return records as `records_of` does, with the error in the place of each that is damaged or cannot be read."""
+    """Return records as `records_of` does. If one is damaged or cannot be read, the error takes its place."""
     try:
         return [*records_of(header, first, stop, part)]
     except Corrupt as error:
@@ -541,7 +542,7 @@ def _plain_head(size: int) -> tuple[bytes, int]:
 
 
 def name_of(header: BatchHeader, index: int) -> str:
-    """Return the message that record ``index`` is, for people."""
+    """Return the name of the message in record ``index``, for people."""
     for producer_id, start, stop in header.spans:
         if index < stop - start:
             return f"message {header.partition} {producer_id}[{start + index}]"

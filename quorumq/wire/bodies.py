@@ -1,4 +1,4 @@
-"""The bodies of batches, which stand behind a CBOR header: lifted out as it is written, cut off as it is read."""
+"""Bodies of batches, which follow a CBOR header: `Lift` collects them for a writer, `Body` cuts them for a reader."""
 
 from __future__ import annotations
 

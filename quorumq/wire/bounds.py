@@ -1,4 +1,4 @@
-"""Bounds of the fields of messages and records; the decoder refuses a value beyond them."""
+"""Bounds of the fields of messages and records. If a value is beyond them, the decoder refuses it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ITEMS_MAX: Final = 1 << 17
 """Items of a list in a reply or between nodes. One request's spans may come back in parts, so this is looser
 than `SPANS_PER_REQUEST_MAX`, which binds requests of clients."""
 RECORD_ITEMS_MAX: Final = 1 << 22
-"""Items of a list directly in a journal record: bounded by the record's size, checked before."""
+"""Items of a list directly in a journal record. The size of the record, which is checked before, bounds them too."""
 SIGNED_BYTES_MAX: Final = 1024
 PACKED_BYTES_MAX: Final = limits.HEADER_BYTES_MAX // 2
 """Packed registers of deleted names in one message."""
@@ -38,7 +38,7 @@ _ASKED: Final = frozenset(
 _RECORDS: Final = frozenset(cls.__name__ for cls in typing.get_args(records.JournalRecord))
 
 _SENTENCES: Final = frozenset({("TrustLost", "reason")})
-"""Fields that are sentences, with the path of a file in them; elsewhere a field of that name is a name."""
+"""Fields that have a sentence, with the path of a file in it. In other types a field of that name has a name."""
 
 _LIST_LIMITS: Final[Mapping[tuple[str, str], int]] = {
     ("Store", "more"): limits.STORE_BATCHES_MAX,
@@ -84,7 +84,7 @@ BYTES_EXACT: Final[Mapping[tuple[str, str], int]] = {
     ("Digest", "digest"): limits.DIGEST_BYTES,
 }
 EPOCH_REPLIES: Final = ("PutReply", "ProposalReply", "RegistersReply")
-"""Answers about registers, which count in no epoch (-1) while the voter's slot is new."""
+"""Answers about registers. Their epoch is -1 if the voter's slot is new: they count in none."""
 _INT_RANGES: Final[Mapping[tuple[str, str], tuple[int, int]]] = {
     ("Span", "start"): (0, limits.NUMBERS_END),
     ("Span", "stop"): (1, limits.NUMBERS_END + 1),
@@ -110,7 +110,7 @@ _INT_ENDS: Final[Mapping[str, int]] = {
 }
 """Fields with one limit in every type; all others end at `NUMBERS_END`."""
 CHECKS: Final[Mapping[str, tuple[str, str, str]]] = {
-    # type: (what must hold of its fields, each named v_…, the field to name, the rule in words)
+    # type: (a condition of its fields, each named v_…, the field to name, the rule in words)
     "Span": ("v_start < v_stop", "stop", "a span is never empty: stop must be above start"),
     "Record": (
         "(v_kind != 4 or not v_n) and (v_death is None or v_kind == 2)",

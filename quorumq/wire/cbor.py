@@ -24,7 +24,7 @@ import cbor2
 from quorumq.core.values.limits import CLIENT_HEADER_ITEMS_MAX
 
 STATUS_DEPTH_MAX: Final = 12
-"""Levels of the facts of a status, whose keys the protocol does not know."""
+"""Most levels of the data in a status, whose keys the protocol does not know."""
 
 DEPTH_MAX: Final = 24
 """Containers inside containers, in anything that is read. The deepest message needs half of that."""
@@ -34,16 +34,16 @@ MAPS_MAX: Final = 1 << 13
 has more than a few."""
 
 READ_AT_ONCE: Final = 64 * 1024
-"""Bytes that are read in some 8 ms with any content."""
+"""If data has no more bytes, it is read in some 8 ms with any content."""
 
 _SHOWN_MAX: Final = 60
 
 
 class BadValue(ValueError):
-    """Bytes or fields that do not fit their type. ``where`` names the type and field.
+    """Bytes or fields that do not fit their type. The text names them.
 
-    Raised by this package's generic machinery; frames and messages turn it into `PeerError`, the journal into
-    a damaged record. Never raised for a value that this package encoded.
+    This package raises it. If a message has them, codec.py turns it into `PeerError`. If the header of a record
+    has them, the journal takes the record for damaged. Never raised for a value that this package encoded.
     """
 
 
@@ -81,7 +81,7 @@ _TAGS: Final = dict.fromkeys(
 
 
 def _count_maps() -> Callable[[Any, bool], Any]:
-    """Return a hook that is given every map, and refuses the one that is too many."""
+    """Return a hook that gets every map. If there are too many, it raises `BadValue`."""
     remaining = iter(range(MAPS_MAX))
 
     def count(value: Any, immutable: bool) -> Any:
@@ -131,8 +131,7 @@ def takes_long(data: bytes | bytearray | memoryview) -> bool:
     """Return True if ``data`` takes long to read: it has more than `CLIENT_HEADER_ITEMS_MAX` items, and each may
     become an object. Containers and their items count alike; the content of a string does not count.
 
-    It goes from head to head and makes nothing. Bytes outside the subset of CBOR that is read here end it: `load` names
-    the fault.
+    It goes from head to head and makes nothing. If a length is not definite, it returns False: `load` names the fault.
     """
     at, stop, count = 0, len(data), 0
     if stop <= READ_AT_ONCE:
@@ -158,7 +157,7 @@ def takes_long(data: bytes | bytearray | memoryview) -> bool:
 # ------------------------------------------------------------------------------------ writing
 
 SMALL: Final = tuple(bytes((n,)) if n < 24 else bytes((24, n)) for n in range(256))
-"""The integers below 256."""
+"""The integers from 0 to 255, encoded."""
 U16: Final = struct.Struct(">BH").pack
 U32: Final = struct.Struct(">BI").pack
 WORD: Final = struct.Struct(">BQ").pack
@@ -209,7 +208,7 @@ def _head(major: int, n: int) -> bytes:
 
 
 def text(s: str) -> bytes:
-    """Return a text string. A lone surrogate cannot be written: UnicodeEncodeError."""
+    """Return a text string, encoded. If it has a lone surrogate, raise UnicodeEncodeError."""
     encoded = s.encode()
     n = len(encoded)
     return (_TEXT[n] if n < 24 else _head(0x60, n)) + encoded
@@ -217,11 +216,11 @@ def text(s: str) -> bytes:
 
 NAME_CHARS_MAX: Final = 64
 name: Final = lru_cache(4096)(text)
-"""`text` of at most `NAME_CHARS_MAX` characters: names of nodes, topics and groups are the same again and again."""
+"""`text` of at most `NAME_CHARS_MAX` characters, from a cache: names of nodes, topics and groups repeat."""
 
 
 def blob(b: bytes | memoryview) -> bytes:
-    """Return a byte string, encoded: of a view of memory the bytes of its items, however they lie."""
+    """Return a byte string, encoded. If it is a view of memory, these are the bytes of its items, in order."""
     if type(b) is memoryview and not (b.c_contiguous and b.nbytes == len(b)):
         b = b.tobytes()
     n = len(b)
@@ -245,12 +244,12 @@ def boolean(v: bool) -> bytes:
 
 
 def real(x: float) -> bytes:
-    """Return a number as a 64-bit float, also if Python happens to hold an int."""
+    """Return a number as a 64-bit float, even if it is an int in Python."""
     return F64(0xFB, x)
 
 
 def plain(where: str, value: object, depth: int = 0) -> Any:
-    """Plain CBOR data as dicts and lists, however it was nested; keys are text."""
+    """Return plain CBOR data as dicts and lists. If a key is no text, or the levels are too many, raise `BadValue`."""
     if depth > STATUS_DEPTH_MAX:
         bad(where, value, f"nested deeper than {STATUS_DEPTH_MAX}")
     if value is None or type(value) in (bool, float, str, bytes):

@@ -1,12 +1,12 @@
 """The messages of core/messages as frames, and back.
 
 A frame's header is the CBOR array [TYPE, request, stamp, *fields]; values.py encodes the fields. The
-table below gives each message its TYPE, for ever: a number is never reused, a field never moved or
-removed, new fields are appended with a default. docs/wire-format.md is the same for readers in other
-languages, and a test compares the two.
+table below gives each message its TYPE, for ever. A number is never reused, and a field never moved or
+removed. If a field is new, it is appended with a default. docs/wire-format.md is the same for readers in
+other languages, and a test compares the two.
 
-Promise: for any bytes in a frame, `decode_message` returns a message whose every field has its type
-and range, or raises PeerError.
+Promise: `decode_message` returns a message if every field has its type and range. For any other bytes
+in a frame it raises PeerError.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ _ENCODERS: Final = Encoders(TYPE_OF)
 class UnknownMessage(PeerError):
     """A well-formed frame of a TYPE that this side does not know: the other side is newer.
 
-    The connection is sound. A node answers a request with `Failed` (code "unknown-message") and goes on. It
-    skips other messages (``request`` 0).
+    The connection can be used on. If it is a request, a node answers with `Failed` (code "unknown-message").
+    If it is none (``request`` is 0), the node skips it.
     """
 
     code = Code.UNKNOWN_MESSAGE
@@ -81,9 +81,9 @@ class UnknownMessage(PeerError):
 
 
 class BadFields(PeerError):
-    """A frame of a known TYPE with a request number, and a field of another type, or over a limit.
+    """A request of a known TYPE with a field that has another type, or is over a limit.
 
-    Frames behind it can be read. A node answers it with `Failed` (code "usage"), which names field and value.
+    Later frames can be read. A node answers it with `Failed` (code "usage"), which names field and value.
     """
 
     code = "bad-fields"
@@ -119,8 +119,8 @@ def encode_message(
             deliveries in `FetchReply` are signed (receipts.sign_fetched).
         request: the client's number of the request, in the request and in its reply; 0 between nodes.
         stamp: the sender's clock.
-        read: gives the body bytes of a `Slice`: of its batch, from the end of record ``first - 1`` to the end
-            of record ``stop - 1``. Needed for slices of our own. Its exceptions pass.
+        read: function that returns the body bytes of a `Slice`: of its batch, from the end of record ``first - 1`` to
+            the end of record ``stop - 1``. Needed if slices are this node's own. Its exceptions pass.
 
     Raises:
         TooLarge: the frame would be over a limit; nothing may be sent.
@@ -135,7 +135,7 @@ def encode_message(
 def compile_all() -> Iterator[None]:
     """Compile the encoders and decoders that were not needed yet: one of them for each item.
 
-    Why: a node that meets a message for the first time, as when a partition moves, would stop for up to 15 ms.
+    Why: when a node meets a message for the first time, as in a move of a partition, it would stop for up to 15 ms.
     """
     for number, kind in TYPES.items():
         for table, key in ((_ENCODERS, kind), (_DECODERS, number)):
@@ -153,8 +153,8 @@ def decode_message(frame: Frame) -> Decoded:
 
     Raises:
         UnknownMessage: a TYPE of a newer version; the connection can go on.
-        BadFields: a request with fields that cannot be; the connection can go on.
-        PeerError: anything else that is off, by name; hang up.
+        BadFields: a request has fields that are not valid; the connection can go on.
+        PeerError: the frame is wrong in another way; end the connection.
     """
     name, asked = "a frame header", 0
     try:
@@ -199,7 +199,7 @@ def signed_items(items: Iterable[SignedNamed]) -> tuple[m.ReceiptPart, ...]:
 
 
 def open_request(message: Message, *, keys: Mapping[int, bytes]) -> Message:
-    """Return a client's request as the core wants it: receipts opened. Requests without receipts come back unchanged.
+    """Return a client's request as the core takes it, with receipts opened. If it has none, it comes back unchanged.
 
     Raises:
         BadReceipt: a receipt does not verify; answer with it. Nothing was done.
@@ -219,5 +219,5 @@ def failed(error: QuorumqError) -> m.Failed:
 
 
 def error_of(reply: m.Failed) -> QuorumqError:
-    """Return the exception that a node's `Failed` stands for; `failed` turned round."""
+    """Return the exception that a node's `Failed` stands for: the inverse of `failed`."""
     return error_from(reply.code, reply.detail, reply.needed, reply.answered, reply.delay, reply.number)

@@ -8,9 +8,9 @@ The body (records of batches) stays outside the CBOR, so that it is copied at mo
 not at all on its way out. TCP already checks frames against line noise; batch bodies carry CRCs of their
 own.
 
-Promise: `FrameReader` never holds more than one frame and one chunk that was fed to it, both lengths are
-checked against core/values/limits.py, its buffer grows with the bytes that came and not with those that a prefix
-announces, and the first byte that cannot be the protocol's ends the connection with an error that shows the bytes.
+Promise: `FrameReader` never holds more than one frame and one chunk that was fed to it. It checks both lengths
+against core/values/limits.py. Its buffer grows with the bytes that came and not with those that a prefix
+announces. If a byte cannot be the protocol's, the connection ends with an error that shows the bytes.
 Nothing here reads or writes a socket.
 """
 
@@ -24,13 +24,13 @@ from quorumq.core.values.errors import PeerError, TooLarge
 from quorumq.core.values.limits import FRAME_BYTES_MAX, HEADER_BYTES_MAX
 
 MAGIC: Final = b"\xabQQ\x01"
-"""First bytes of every frame. Not ASCII, so that one byte tells text protocols apart; then format 1."""
+"""First bytes of every frame. The first is not ASCII, as it is in text protocols. The last is the format, 1."""
 
 PREFIX_BYTES: Final = 12
 _PREFIX: Final = struct.Struct(">4sII")
 
 HANDSHAKE_BYTES_MAX: Final = 64 * 1024
-"""Most bytes of the first frame of a connection, header and body together: it is from a stranger."""
+"""Most bytes of the first frame of a connection, prefix, header and body together: it is from a stranger."""
 
 assert PREFIX_BYTES + HANDSHAKE_BYTES_MAX < HEADER_BYTES_MAX < FRAME_BYTES_MAX
 
@@ -74,11 +74,11 @@ class FrameReader:
         for frame in reader:
             ...
 
-    A frame that lies within one chunk is not copied at all; one that spans chunks is copied once, into a buffer.
+    If a frame lies within one chunk, it is not copied. If it spans chunks, it is copied once, into a buffer.
     A view of a frame keeps its chunk or buffer alive.
 
     Args:
-        frame_bytes_max: the largest frame to take, prefix included. Raise it after HELLO by `open_up`.
+        frame_bytes_max: most bytes of a frame, prefix included. Raise it after HELLO by `open_up`.
 
     Attributes:
         frames: number of frames given out.
@@ -99,18 +99,18 @@ class FrameReader:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes taken in that no frame has given out yet."""
+        """Bytes that were fed and are in no frame that was given out."""
         prefix = PREFIX_BYTES if self._lengths is not None else len(self._prefix)
         return len(self._chunk) + prefix + len(self._buffer)
 
     @property
     def expected_bytes(self) -> int:
-        """The size of the frame that was begun, as far as its prefix came."""
+        """Bytes of the frame that was begun; those of a prefix if its own is not complete."""
         return PREFIX_BYTES + (sum(self._lengths) if self._lengths is not None else 0)
 
     @property
     def missing_bytes(self) -> int:
-        """Return the bytes missing from the frame that was begun; 0 if that is not known."""
+        """Bytes missing from the frame that was begun; 0 if that is not known."""
         return sum(self._lengths) - len(self._buffer) if self._lengths is not None else 0
 
     def feed(self, data: bytes | bytearray | memoryview) -> None:
@@ -133,8 +133,8 @@ class FrameReader:
         """Return the next frame, or None when more bytes are needed.
 
         Raises:
-            PeerError: the bytes are not a frame, or one over a limit. The stream is of no use from then on: every
-                further call raises again. Hang up.
+            PeerError: the bytes are not a frame, or one over a limit. Every later call raises again: end the
+                connection.
         """
         if self._broken is not None:
             raise PeerError(self._broken)
@@ -171,7 +171,7 @@ class FrameReader:
         return self._cut(whole)
 
     def close(self) -> None:
-        """End the stream; PeerError in the middle of a frame."""
+        """End the stream; PeerError if a frame is not complete."""
         if self._broken is None and self.pending_bytes:
             of_expected = f" of {self.expected_bytes}" if self._lengths is not None else ""
             self._break(f"the connection ended inside a frame, after {self.pending_bytes}{of_expected} bytes")
@@ -184,7 +184,7 @@ class FrameReader:
         return Frame(whole[:header_bytes], whole[header_bytes:])
 
     def _take_prefix(self) -> bool:
-        """Complete the prefix and check it. False while bytes are missing."""
+        """Complete the prefix and check it. Returns False if bytes are missing."""
         missing = PREFIX_BYTES - len(self._prefix)
         self._prefix += bytes(self._chunk[:missing])
         if not MAGIC.startswith(self._prefix[: len(MAGIC)]):

@@ -9,7 +9,7 @@ from quorumq.core.messages import VERSIONS, Hello
 from quorumq.core.values.types import Incarnation
 
 TOKEN_VARIABLE: Final = "QUORUMQ_TOKEN"
-"""The environment variable that has a client's token if the program does not say it."""
+"""The environment variable that has a client's token if the program does not give it."""
 
 
 PROBE: Final = "quorumq cli"
@@ -24,6 +24,6 @@ def own_token() -> str:
 def client_hello(
     software: str, wall_ms: int, *, cluster_id: str = "", token: str = "", on_behalf: str = ""
 ) -> Hello:
-    """Return the first message of a client; ``cluster_id`` is of the nodes that may answer, "" of any."""
+    """Return the first message of a client. If ``cluster_id`` is not "", only nodes of that cluster may answer."""
     start = Incarnation(0, 0)
     return Hello(VERSIONS, cluster_id, b"", 0.0, "", start, 0, wall_ms, 0, software, token, on_behalf)

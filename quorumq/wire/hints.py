@@ -1,4 +1,4 @@
-"""Answers to names that are not there: the closest one that is, among those that the caller may see."""
+"""Answers to a name that does not exist: the closest one that does, if the caller may see it."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from itertools import islice
 from quorumq.core.values.limits import MEANT_MAX
 
 ADDED_MAX = 3
-"""Characters that a mistyped name has too many or too few, at most: a longer name is another one."""
+"""Most characters that a mistyped name has too many or too few. If there are more, it is another name."""
 COMPARED_MAX = 160_000
-"""Cost of the names that one is compared with, some 3 ms: that of each is `COMPARED`, and the product of both lengths,
-as for names of equal characters in another order."""
+"""Most cost of the names that one is compared with, some 3 ms. Each costs `COMPARED` and the product of both lengths,
+which it takes if they have equal characters in another order."""
 COMPARED = 600
 LISTED_MAX = 20
 """Most groups that an answer names if another one is asked for."""
 
 
 def meant(name: str, names: Iterable[str]) -> str:
-    """Return a question to a caller who mistyped one of ``names``, or "".
+    """Return a question if ``name`` may be one of ``names``, mistyped, else "".
 
     It looks at the first `MEANT_MAX` of them, and compares those that begin or end alike, up to `COMPARED_MAX`.
     """
@@ -39,7 +39,7 @@ def meant(name: str, names: Iterable[str]) -> str:
 
 
 def unknown_topic(topic: str, known: Iterable[str]) -> str:
-    """Return the text of the answer to a topic that is not there. ``known``: those that are."""
+    """Return the text of the answer if a topic does not exist. ``known``: names of those that do."""
     hint = meant(topic, known)
     return (
         f"there is no topic {topic!r}: {f'{hint} ' if hint else ''}`quorumq topics create {topic}` makes it, and so "
@@ -48,7 +48,7 @@ def unknown_topic(topic: str, known: Iterable[str]) -> str:
 
 
 def unknown_group(topic: str, group: str, known: Sequence[str]) -> str:
-    """Return the text of the answer to a group that does not read a topic. ``known``: those that do."""
+    """Return the text of the answer if a group does not read a topic. ``known``: names of those that do."""
     hint = meant(group, known)
     return (
         f"no group {group!r} reads topic {topic!r}: {', '.join(known[:LISTED_MAX]) or 'none'} "

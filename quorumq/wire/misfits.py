@@ -1,4 +1,4 @@
-"""The values of a message that its encoder cannot write: looked for once it has failed, so that it need not look."""
+"""The values of a message that its encoder cannot write. They are sought when it has failed: it checks none itself."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def misfits(message: Any) -> Iterator[str]:
 
 
 def rule_broken(hint: Any, value: Any) -> str:
-    """Return the rule for values of this type that the given one breaks, or ""."""
+    """Return the rule for values of type ``hint`` if the given one breaks it, else ""."""
     args = typing.get_args(hint)
     if type(None) in args:
         inner = next(arg for arg in args if arg is not type(None))

@@ -1,12 +1,12 @@
 """Proofs of a node to a peer that it knows the cluster's secret, without saying it.
 
-HELLO from a node is answered by `Challenge`; the dialler answers that with `Proof`, and the other side with a `Proof`
-of its own, before `Welcome`. A proof is a keyed digest over all that was said so far, so that it is of use on no other
-connection and for no other HELLO, and over the role, so that it cannot be sent back. It says nothing about later
-bytes: only TLS keeps these from being changed on the way.
+When a node dials another, its HELLO is answered by `Challenge`. The dialler answers that with `Proof`, and the listener
+with a `Proof` of its own, before `Welcome` or `Admitted`. A proof is a keyed digest over all that was said so far, so
+that it is of use on no other connection and for no other HELLO, and over the role, so that it cannot be sent back. It
+says nothing about later bytes: only TLS keeps these from being changed on the way.
 
-A secret may be one of several while it is changed (docs/operations.md): a node proves itself by its first one, and
-believes in any of them.
+When a secret is changed, a node has several (docs/operations.md). As a dialler it proves that it knows its first one,
+and takes no other. As a listener it takes any of them, and answers with the same one.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Handshake(NamedTuple):
         return digest.digest()
 
     def proven(self, proof: bytes, keys: Iterable[bytes], role: bytes) -> bytes | None:
-        """Return the one of ``keys`` that the other side, in its ``role``, knows; None if it knows none."""
+        """Return the one of ``keys`` that the other side, in its ``role``, knows; None if it shows none."""
         for secret in keys:
             if hmac.compare_digest(self.prove(secret, role), proof):
                 return secret

@@ -2,13 +2,13 @@
 
 A delivery gives the client a receipt, and any node of the cluster takes it back: the receipt names its hold, so nodes
 need no table of receipts. A keyed digest over the bytes keeps a client from naming a hold that was never its own.
-The key is a secret of the cluster; the key number says which one, while one replaces another.
+The key is a secret of the cluster. If there are several, the key number says which one it is.
 
     format 01 | key number | digest, 16 bytes | CBOR of the Receipt
 
 Promise: `open_receipt` returns only receipts that `signature` signed under one of its keys, and raises `BadReceipt`,
-never anything else, for all other bytes. `read_receipt` believes the bytes: it is for clients, who have
-no secret and whose mistake would be refused by the node.
+never anything else, for all other bytes. `read_receipt` verifies nothing: it is for clients, who have
+no secret. If they send wrong bytes, the node refuses them.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def key_number(secret: bytes) -> int:
 
 
 def signature(receipt: Receipt, *, secret: bytes, key: int = 0) -> bytes:
-    """Return ``receipt`` as bytes for a client."""
+    """Return ``receipt`` as signed bytes for a client."""
     encoded = encode_value(receipt)
     return b"".join((bytes((SIGNED_FORMAT, key)), _digest(secret, key, encoded), encoded))
 
@@ -86,7 +86,7 @@ def open_receipt(data: bytes, *, keys: Mapping[int, bytes]) -> Receipt:
 
 
 def read_receipt(data: bytes) -> Receipt:
-    """Read a signed receipt, unverified: clients need its span, group and token. BadReceipt if it says nothing."""
+    """Read a signed receipt, unverified: clients need its span, group and token. BadReceipt if it is none."""
     try:
         return read_signed(data)
     except BadValue as exc:
@@ -96,10 +96,10 @@ def read_receipt(data: bytes) -> Receipt:
 def open_items(items: Iterable[SignedNamed], *, keys: Mapping[int, bytes]) -> tuple[ReceiptPart, ...]:
     """Return the node's view of items that a client named: every receipt opened, every span within its receipt.
 
-    No spans means all of the receipt's.
+    If an item has no spans, all of its receipt's are meant.
 
     Raises:
-        BadReceipt: a receipt does not verify, or a span is not within its receipt. Says which item; none counts.
+        BadReceipt: a receipt does not verify, or a span is not within its receipt. Names the item; none counts.
     """
     opened: list[ReceiptPart] = []
     for index, item in enumerate(items):
@@ -125,7 +125,7 @@ def sign_session(producer_id: ProducerId, *, secret: bytes, key: int) -> bytes:
 
 
 def check_session(producer_id: ProducerId, signature: bytes, *, keys: Mapping[int, bytes]) -> None:
-    """Refuse a client that did not get the session: it would take another producer's numbers, or end them.
+    """Refuse a client if it did not get the session: it would take another producer's numbers, or end them.
 
     Raises:
         BadReceipt: the session is another client's, or the producer id is no session's. Names the remedy.
@@ -152,7 +152,7 @@ def _within(span: Span, whole: Span) -> bool:
 def sign_slices(slices: tuple[Slice, ...], *, secret: bytes, key: int = 0) -> tuple[Slice, ...]:
     """Return ``slices`` with every delivery's receipt signed. The node's shell does this before it encodes them.
 
-    A slice that came from another node is signed already.
+    If a slice came from another node, it is signed already.
     """
     return tuple(
         part

@@ -20,7 +20,7 @@ from quorumq.wire.frames import Frame
 
 
 def check_header(header: bytes | memoryview) -> None:
-    """Refuse, by PeerError, a request that takes long to read, for its bytes or its items."""
+    """Raise PeerError if a request takes long to read because of its bytes or its items."""
     size = len(header)
     if size > limits.CLIENT_HEADER_BYTES_MAX:
         raise PeerError(
@@ -34,7 +34,7 @@ def check_header(header: bytes | memoryview) -> None:
 
 
 def check_request(message: Any) -> None:
-    """Refuse a request that asks for too much: TooLarge with the limit and the remedy."""
+    """Raise TooLarge, with the limit and the remedy, if a request asks for too much."""
     if isinstance(message, m.Metadata | m.Fetch):
         _limit(len(message.topics), limits.NAMES_PER_REQUEST_MAX, "names of topics")
         _limit(sum(map(is_pattern, message.topics)), limits.PATTERNS_PER_REQUEST_MAX, "patterns of names")
@@ -68,7 +68,7 @@ def _limit(count: int, most: int, noun: str) -> None:
 
 
 def oversize(frame: Frame) -> m.Failed | None:
-    """Return the answer if a well-formed PUBLISH was refused only for its size."""
+    """Return the answer if a well-formed PUBLISH was refused only for its size, else None."""
     try:
         data = cbor.load(frame.header)
         if not isinstance(data, tuple) or len(data) < 4 or data[0] != TYPE_OF[m.Publish]:

@@ -1,11 +1,11 @@
-"""Rights that each request of a client needs, and the check if a client has them. One table, pure.
+"""Rights that each request of a client needs, and a check if a client has them. One table, pure.
 
 A node with a clients file asks it before the core hears of a request (node/connections.py). A request that nodes
 forward to each other was checked at the node that it came in at.
 
 Rights are for topics, by pattern, and `consume` for groups as well: those of a group cover its dead letters. `publish`
-and `consume` make topics and groups if the cluster makes them by themselves. Requests that change or remove topics and
-groups in use need `admin`.
+is enough to make a topic if the nodes have auto_create_topics, and `consume` to make a group. Requests that change or
+remove topics and groups in use need `admin`.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ _FOUND_BY_ID: Final = (
     m.Publish, m.FindName, m.AckRequest, m.RejectRequest, m.ExtendRequest, m.ReleaseRequest, m.ShowRequest
 )  # fmt: skip
 """Name a topic by its id alone, and may be carried out if only another node knows it (core/requests/finding.py). Its
-name is not known when rights are looked at, so all names that it may have must be covered. A topic that the client
-may not see is taken for one that is not known."""
+name is not known when rights are looked at, so all names that it may have must be covered. If the client may not see
+a topic, it is taken for one that is not known."""
 
 
 _NEEDS: Final[dict[type, Callable[[Any, NameOf], Iterable[Need]]]] = {

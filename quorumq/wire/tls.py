@@ -21,7 +21,7 @@ CA_VARIABLE: Final = "QUORUMQ_TLS_CA"
 """The environment variable that names a client's file of authorities if the program does not."""
 
 CHUNK_BYTES: Final = 256 * KIB
-"""Encrypted at once."""
+"""Most bytes that are encrypted at once."""
 
 RECORD_BYTES: Final = 16 * KIB
 """Most bytes that a record of TLS carries."""
@@ -103,7 +103,7 @@ class Tunnel:
 
 
 def look_at(path: str) -> tuple[int, ...]:
-    """Return what tells one content of a file from the next; () if it is not there."""
+    """Return time, size, inode and mode of a file, which differ when it is replaced; () if it is not there."""
     try:
         status = os.stat(path)
     except OSError:
@@ -117,7 +117,7 @@ def own_ca() -> str:
 
 
 def client_context(ca: str) -> ssl.SSLContext:
-    """Return a client's context: a node shows a certificate of these authorities for the dialled address."""
+    """Return a context that takes certificates of ``ca`` for the dialled address; UsageError if it cannot be read."""
     try:
         context = ssl.create_default_context(cafile=ca)
     except (OSError, ValueError) as error:

@@ -2,15 +2,15 @@
 
 Batches: a Batch encodes as ONE byte string, its encoded header (`Batch.raw`), and its body is *lifted*:
 appended to `lift.bodies` (a `Lift()` that the caller gives), untouched, to be written behind the CBOR.
-`decode_value` cuts bodies in the same order from `body` (a `Body`), checking length and CRC; with
-`body=None` the Batch that comes back has `body == b""`, as the journal's index wants the header alone.
+`decode_value` cuts bodies in the same order from `body` (a `Body`), checking length and CRC. If `body` is
+None, the Batch that comes back has `body == b""`, because the journal's index needs the header alone.
 
 Rules, the same for wire and journal (docs/wire-format.md, "Values"): a field may be appended with a
-default, so missing trailing fields take their default and unknown trailing fields are skipped, in nested
-values too. Every field is checked for type and range. Anything off is `BadValue`, never another
-exception.
+default. If trailing fields are missing, they take their defaults, and unknown trailing fields are skipped,
+in nested values too. Every field is checked for type and range. If one is wrong, that is a `BadValue`, and
+`Corrupt` if it is the body of a batch, but never another exception.
 
-For each type two functions are written as source text and compiled, once, when the type is first met. A HOLD goes
+How: for each type two functions are written as source text and compiled, once, when the type is first met. A HOLD goes
 through a few dozen of these checks, and a loop over a table of them costs three times as much.
 """
 
@@ -64,7 +64,7 @@ T = TypeVar("T", bound=tuple[Any, ...])
 class SignedNamed(NamedTuple):
     """`ReceiptPart` as a client sends it and as it travels: the receipt in its signed bytes, not opened.
 
-    ``spans`` empty means all of the receipt.
+    If ``spans`` is empty, all of the receipt is meant.
     """
 
     signed: bytes
@@ -74,7 +74,7 @@ class SignedNamed(NamedTuple):
 class WireDelivery(NamedTuple):
     """`Delivery` as a client gets it. ``receipt`` was read from ``signed`` without the secret.
 
-    The fencing token is ``receipt.owner.ballot``. ``death`` says why the message died, in a dead-letter group.
+    The fencing token is ``receipt.owner.ballot``. If the group is a dead-letter group, ``death`` has the cause.
     """
 
     signed: bytes
@@ -223,7 +223,7 @@ SIGNED_FORMAT: Final = 1
 
 
 def read_signed(signed: bytes) -> Receipt:
-    """Read a signed receipt, believed without the secret. `BadValue` if it says nothing."""
+    """Read a signed receipt without the secret, unverified. `BadValue` if it is none."""
     if len(signed) <= SIGNED_HEAD_BYTES or signed[0] != SIGNED_FORMAT:
         bad(
             "receipt",
@@ -247,7 +247,7 @@ Decoder = Callable[[Any, "Body | None"], Any]
 
 
 def _fit(where: str, data: object, size: int, defaults: tuple[object, ...]) -> tuple[object, ...]:
-    """Return ``data`` cut or filled up with defaults, as they would have come, to ``size`` fields."""
+    """Return ``data`` with ``size`` fields: cut if it has more, filled up with encoded defaults if fewer."""
     if type(data) is not tuple:
         bad(where, data, f"must be an array of {size} fields")
     missing = size - len(data)
@@ -282,7 +282,7 @@ class _Maker:
         }  # fmt: skip
 
     def of(self, cls: type) -> tuple[Encoder, Decoder]:
-        """Encoder and decoder of a NamedTuple class."""
+        """Return encoder and decoder of a NamedTuple class."""
         with self.lock:
             if cls not in self.encoders:
                 special = _SPECIAL.get(cls)
@@ -549,7 +549,7 @@ class Decoders(dict[Any, Decoder | None]):
     """Decoders by TYPE, each compiled when it is first asked for: a client needs a dozen of some hundred.
 
     Args:
-        types: the class of each TYPE. A key that is none of them has the decoder None.
+        types: the class of each TYPE. If a key is none of them, its decoder is None.
     """
 
     def __init__(self, types: Mapping[int, type]) -> None:
