@@ -97,7 +97,7 @@ ALLOWED_RATES: Final[dict[str, dict[str, float]]] = {
         "quorumq/node": 14.8,
         "quorumq/storage": 28.0,
         "quorumq/wire": 20.2,
-        "quorumq/cli": 10.5,
+        "quorumq/cli": 19.7,
         "quorumq/lab": 12.9,
         "quorumq/history": 12.5,
         "quorumq/audit": 21.1,

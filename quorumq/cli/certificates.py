@@ -24,7 +24,7 @@ AUTHORITY: Final = "ca"
 AUTHORITY_DAYS: Final = 3650
 DAYS: Final = 365
 EARLY: Final = datetime.timedelta(days=1)
-"""Certificates begin a day before they are made: clocks of other machines may be behind."""
+"""Certificates begin a day before they are made, because clocks of other machines may be late."""
 
 directory_argument = click.argument(
     "directory", type=click.Path(exists=True, file_okay=False, path_type=Path)
@@ -212,7 +212,7 @@ def check_installed() -> None:
 
 
 def replace(directory: Path, files: dict[str, bytes]) -> list[Path]:
-    """Write files, each at once; keys for their owner alone. Return their paths."""
+    """Write files, each at once. If one is a key, only its owner can read it. Return their paths."""
     for name, content in files.items():
         new = directory / f".{name}.new"
         mode = 0o600 if name.endswith(".key") else 0o644
@@ -247,7 +247,7 @@ def _nodes(directory: Path) -> dict[str, list[str]]:
             addresses = [values.get(table, {}).get(node, "") for table in ("nodes", "peers")]
             addresses.append(values.get("advertise", ""))
             hosts = [host_of(address) for address in addresses if address]
-            # A node that joins names no nodes: clients reach it where it listens.
+            # If a node joins, its file has no table of nodes: clients reach it at the address that it listens on.
             nodes[node] = [node, *(hosts or _listening_host(path, values.get("listen", "")))]
     if not nodes:
         raise UsageError(
@@ -333,7 +333,7 @@ def add_authority(directory: Path, as_json: bool) -> None:
 def drop_authorities(directory: Path, as_json: bool) -> None:
     """Leave only the newest authority in the ca.pem of DIRECTORY.
 
-    Certificates of the others are refused wherever this file is copied, so renew all nodes' certificates before.
+    When a node or client has this file, it refuses certificates of the others. So renew all nodes' certificates before.
 
     \b
     quorumq certificates drop-authorities orders

@@ -31,8 +31,8 @@ def clients() -> None:
     """Choose the clients that may connect to a cluster, and their rights.
 
     The commands read and write a file. Give its path to each node as `clients_file`, and copy it to all of them: a node
-    rereads it within a second. With it a node serves only clients that show a token of the file. Tokens travel as they
-    are, so let the nodes speak TLS if others can listen.
+    rereads it within a second. If a node has it, it serves only clients that show a token of the file. Tokens travel as
+    they are, so let the nodes speak TLS if others can listen.
     """
 
 
@@ -92,9 +92,9 @@ def add(
 ) -> None:
     """Add a client NAME, and print its token, which is kept nowhere.
 
-    The client shows it as `token=` of the library, or as QUORUMQ_TOKEN, which these commands read too. Without
-    quotas it may ask as much as it likes. Beyond one it waits: the library does so by itself, within the timeout of a
-    call.
+    The client shows it as `token=` of the library, or as QUORUMQ_TOKEN, which these commands read too. If it has no
+    quotas, it may ask as much as it likes. When it is over a quota, it waits: the library does so by itself, within the
+    timeout of a call.
 
     \b
     quorumq clients add billing --file clients.toml --publish invoices --consume 'orders.*' billing
@@ -125,7 +125,7 @@ def add(
 def list_(path: Path, as_json: bool) -> None:
     """List the clients of a file.
 
-    Of each its name, the topics and groups to which it has a right, and its quotas; tokens are not in the file.
+    Each has its name, the topics and groups to which it has a right, and its quotas. Tokens are not in the file.
 
     \b
     quorumq clients list --file clients.toml
@@ -185,7 +185,7 @@ def key(name: str, path: Path, keys_file: Path, as_json: bool) -> None:
 def revoke(name: str, path: Path, as_json: bool) -> None:
     """Remove a client NAME from the file.
 
-    A node hangs up on it once it has read the file again.
+    When a node has read the file again, it closes the connections of this client.
 
     \b
     quorumq clients revoke shop --file clients.toml

@@ -39,10 +39,10 @@ CONNECT_S: Final = 5.0
 """Seconds to look for a node that answers, before saying that there is none."""
 
 ANSWER_MAX: Final = 1_000
-"""Bytes of an answer to a question."""
+"""Most bytes of an answer to a question."""
 
 MISSED_SHOWN: Final = 8
-"""Ids that nothing was found for, and that are named."""
+"""Most ids that are named if nothing was found for them."""
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -69,7 +69,7 @@ class Address(click.ParamType):  # type: ignore[type-arg]
 
 
 def duration(value: Any) -> float:
-    """Return a time, from a person: seconds, or a number with s, m, h or d behind it."""
+    """Return the seconds of a time that a person gave: a number of them, or one with s, m, h or d behind it."""
     text = str(value).strip()
     unit = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}.get(text[-1:], 0.0)
     try:
@@ -91,7 +91,7 @@ class Seconds(click.FloatRange):
 
 
 def durations(value: str) -> tuple[float, ...]:
-    """Parse times with commas between; "" or "none" for none at all."""
+    """Parse times with commas between them; none at all if it is "" or "none"."""
     return tuple(map(duration, [] if value in ("", "none") else value.split(",")))
 
 
@@ -178,7 +178,7 @@ def parsed(ids: Sequence[str]) -> list[MessageId]:
 
 
 def check_missed(missed: Sequence[str]) -> None:
-    """End with the exit code of NotFound if sentences name given ids that are not there."""
+    """Raise `NotFound` if ``missed`` has sentences, about given ids that are not there."""
     if missed:
         more = f"; and {len(missed) - MISSED_SHOWN} more" if len(missed) > MISSED_SHOWN else ""
         raise NotFound("; ".join(missed[:MISSED_SHOWN]) + more)
@@ -191,10 +191,10 @@ async def cluster(
     """Connect the client library. Each operation has the seconds of ``where``, less those taken to connect.
 
     Args:
-        connect: front to use; that for trio if None.
+        connect: front to use; if None, that for trio.
 
     Raises:
-        Unreachable: no node answers within those seconds, or within a few if they are more. Names the remedy.
+        Unreachable: no node answers within those seconds, or within `CONNECT_S` if they are more. Names the remedy.
     """
     from quorumq.client import connect as on_trio
     from quorumq.client.client import CONNECT_TIMEOUT_S
@@ -227,12 +227,12 @@ def print_json(value: Any) -> None:
 
 
 def say(text: str, *, err: bool = False, nl: bool = True) -> None:
-    """Print a line for a person or a script: on standard error if ``err``. A terminal finds nothing in it to obey."""
+    """Print a line for a person or a script: on standard error if ``err``. All that a terminal obeys is escaped."""
     click.echo(printable(text), err=err, nl=nl)
 
 
 def tell(text: str, value: Any, as_json: bool) -> None:
-    """Print a line for a person, or a JSON object for a script."""
+    """Print a line for a person; if ``as_json``, a JSON object for a script."""
     if as_json:
         print_json(value)
     else:
@@ -262,7 +262,7 @@ def shown(data: bytes, width: int = 60) -> str:
 
 
 def console(stderr: bool = False) -> Any:
-    """Return a rich console; plain text if the output is not a terminal, which obeys no text of others."""
+    """Return a rich console. If the output is no terminal, it is plain text. A terminal obeys no text of others."""
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.segment import Segment
 
@@ -321,7 +321,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Iterable[object]], title:
 
 @contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """Have SIGTERM end the block as Ctrl-C does."""
+    """End the block when SIGTERM comes, as Ctrl-C does."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -334,10 +334,10 @@ def ended_by_sigterm() -> Iterator[None]:
 
 
 def run(main: Callable[..., Awaitable[T]], *args: object) -> T:
-    """Return the result of ``main(*args)``, run by trio. Ctrl-C or SIGTERM cancels it; the same again stops it at once.
+    """Return the result of ``main(*args)``, run by trio. Ctrl-C or SIGTERM cancels it. If one follows, it ends at once.
 
-    Python would raise KeyboardInterrupt at any point of the program. In the middle of trio's own bookkeeping of tasks
-    that is an internal error, and nothing is cleaned up. SIGTERM would end the program with messages held.
+    Why: Python would raise KeyboardInterrupt at any point of the program. If that is in trio's own bookkeeping, it is
+    an internal error, and nothing is cleaned up. SIGTERM would end the program with messages held.
 
     Raises:
         KeyboardInterrupt: with the signal's number, once ``main`` has cleaned up.
@@ -389,7 +389,7 @@ def _cancelling(cancel: Callable[[], object]) -> Iterator[list[int]]:
             os.kill(os.getpid(), number)
         cancel()
 
-    # A shell that starts a job in the background has it ignore Ctrl-C: that stays so. Only a main thread hears signals.
+    # If a shell starts a job in the background, the job ignores Ctrl-C: that stays so. Only a main thread gets signals.
     ours = (signal.SIGINT, signal.SIGTERM) if current_thread() is main_thread() else ()
     caught = [it for it in ours if signal.getsignal(it) is not signal.SIG_IGN]
     before = {it: signal.signal(it, on_signal) for it in caught}
@@ -403,8 +403,8 @@ def _cancelling(cancel: Callable[[], object]) -> Iterator[list[int]]:
 async def read_input(most: int) -> bytes:
     """Read standard input, at most ``most`` bytes, as soon as there is any; nothing at its end.
 
-    A thread waits for it, by the number of the file: one that waited inside ``sys.stdin`` would still have its lock
-    when the program ends on Ctrl-C, and Python aborts on that.
+    A thread waits for it, by the number of the file. If it waited inside ``sys.stdin``, it would still have its lock
+    when the program ends on Ctrl-C, and Python would abort.
 
     Raises:
         UsageError: it is closed, or cannot be read.

@@ -1,7 +1,7 @@
 """A consumer for the command line.
 
-Without --exec, printing a message is the processing of it: it is acked once it is written out, so that a pipe
-that breaks loses nothing. With --exec, a command is the handler, and its exit code is the verdict.
+If there is no --exec, printing a message is the processing of it. It is acked when it is written out, so that a pipe
+that breaks loses nothing. If there is one, its command is the handler, and the exit code decides.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LAST_LOOK_S: Final = 2.0
 BACKOFF_S: Final = 1.0
 BACKOFF_MAX_S: Final = 60.0
 REQUEUE_S: Final = 2.0
-"""Seconds to requeue messages whose command was stopped or that cannot be printed; else their holds have to end."""
+"""Seconds to requeue messages whose command was stopped or that cannot be printed. If it takes longer, holds end."""
 
 KEY_MAX: Final = 30_000
 """Bytes of a key that QUORUMQ_KEY may have: Linux takes 128 KiB, and a byte may be written as four characters."""
@@ -129,8 +129,8 @@ async def consume(where: Where, **options: Any) -> None:
     A TOPIC may be a pattern in quotes, as 'orders.*': all topics that match, those that are made later included.
 
     Each message goes to one consumer of the group at a time and is acked once it was printed, or once the command
-    succeeded. A group that is new begins with the oldest message, or --from latest. Without --max and --wait it goes on
-    until Ctrl-C.
+    succeeded. If a group is new, it begins with the oldest message, or --from latest. If --max, --wait and --id are not
+    given, the command goes on until Ctrl-C.
 
     The dead letters of group g are read as group g!dead, or from TOPIC.deadletters as group g. There an ack
     purges them, a command that fails leaves them for later, and --json shows why each died.
@@ -140,7 +140,7 @@ async def consume(where: Where, **options: Any) -> None:
     the end of the command's standard error. If the shell cannot run it (126, 127), the message is given back, and the
     exit code is 64.
 
-    With --no-ack messages are only shown, but each counts as a delivery, and comes again when its hold has run
+    If --no-ack is given, messages are only shown, but each counts as a delivery, and comes again when its hold has run
     out. To look without taking, use `quorumq peek`.
     """
     plan = Plan(**options)
@@ -260,7 +260,7 @@ async def _stream(client: Client, plan: Plan) -> AsyncGenerator[list[Message], N
 
 
 async def _last_look(client: Client, plan: Plan) -> list[Message]:
-    """Look again if nothing came within --wait: believe that only of a node that can deliver, and take its messages.
+    """Fetch again if nothing came within --wait, because only a node that can deliver knows that nothing is there.
 
     Raises:
         TooFewReplicas: nothing came because nothing can be delivered now.
@@ -301,7 +301,7 @@ async def _handle(client: Client, messages: Sequence[Message], plan: Plan) -> No
 
 
 async def _requeue(client: Client, messages: Sequence[Message]) -> None:
-    """Have messages come again at once, without an attempt less."""
+    """Give messages back, so that they come again at once. It costs them no attempt."""
     import trio
 
     with trio.move_on_after(REQUEUE_S, shield=True), suppress(QuorumqError):
@@ -309,7 +309,7 @@ async def _requeue(client: Client, messages: Sequence[Message]) -> None:
 
 
 def _doubts(messages: Sequence[Message]) -> None:
-    """Warn of acks after which it is not certain that we were alone, and of those that a rewind made void."""
+    """Warn if messages may have gone to another consumer too, or if a rewind has made their acks void."""
     from quorumq.client import Outcome
 
     rewound = sum(message.outcome is Outcome.REWOUND for message in messages)

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 SAMPLES: Final = 3
 COUNT_S: Final = 60.0
-"""Seconds for which dead letters are counted at most."""
+"""Most seconds for which dead letters are counted."""
 
 
 def _filters(command: Any) -> Any:
@@ -71,9 +71,9 @@ def _filters(command: Any) -> Any:
 def deadletters() -> None:
     """List, redrive and purge dead letters.
 
-    A message becomes a dead letter of a group if a consumer rejects it for good, or if it has been delivered
-    too often without an ack. It is kept, with the history of its failure, until it is redriven or purged. Other
-    groups are not concerned. `quorumq consume TOPIC --group GROUP!dead` reads them one by one.
+    A message becomes a dead letter of a group if a consumer rejects it for good, if it is delivered too often without
+    an ack, or if it expires and the topic does not drop it. It is kept, with the history of its failure, until it is
+    redriven or purged. Other groups are not concerned. `quorumq consume TOPIC --group GROUP!dead` reads them.
     """
 
 
@@ -92,7 +92,7 @@ async def list_dead_letters(
     """List the dead letters of TOPIC for a group, equal failures together.
 
     Each line is a kind of failure: how many messages died of it, its fingerprint, the error, when the last died, and
-    with --json the ids of some of them. Everything is listed that a majority of the replicas has. With --each and
+    with --json the ids of some of them. If a majority of the replicas has a dead letter, it is listed. With --each and
     --json every dead letter comes with its whole history.
     """
     from quorumq.client.base.context import topic_of
@@ -318,7 +318,7 @@ async def purge(
 async def _dead_letters(
     client: Client, query: Selection, missed: dict[MessageId, str]
 ) -> AsyncGenerator[Peek, None]:
-    """Yield the chosen dead letters, in the order of partitions and ids; put the state of other ids in ``missed``."""
+    """Yield the chosen dead letters, in the order of partitions and ids. If an id is none, note it in ``missed``."""
     from quorumq.client.admin.selection import chosen
 
     if query.ids:
@@ -332,7 +332,7 @@ async def _dead_letters(
 
 
 def _of_what(query: Selection) -> str:
-    """Return the filters of a choice that nothing fits, with the command that lists all; "" without any."""
+    """Return the filters of a choice that nothing fits, with the command that lists all; "" if it has none."""
     filters = {"error class": query.error_class, "fingerprint": query.fingerprint, "reason": query.reason}
     chosen = " and ".join(f"{name} {text}" for name, text in filters.items() if text is not None)
     return (
@@ -368,7 +368,7 @@ async def _each(
 async def _kinds(
     client: Client, query: Selection, topic_id: bytes, missed: dict[MessageId, str]
 ) -> list[dict[str, Any]]:
-    """Count dead letters by fingerprint, the most frequent first; those without one by their reason."""
+    """Count dead letters by fingerprint, or by reason if they have none. The most frequent kind comes first."""
     kinds: dict[tuple[str, str, str], dict[str, Any]] = {}
     async for peek in _dead_letters(client, query, missed):
         death = peek.peeked.record.death
@@ -397,7 +397,7 @@ async def _kinds(
 async def _chosen(
     client: Client, query: Selection, limit: int | None, missed: dict[MessageId, str]
 ) -> AsyncGenerator[Peek, None]:
-    """Yield the dead letters to redrive; with a limit, ``limit`` of those published first."""
+    """Yield the dead letters to redrive. If there is a limit, these are ``limit`` of those published first."""
     from quorumq.client.admin.selection import bare
 
     candidates: list[tuple[int, Peek]] = []

@@ -29,13 +29,13 @@ def export(data: Path, topic: str | None, group: str | None) -> None:
     """Write the messages in a stopped node's data directory to standard output, one JSON object a line.
 
     Each has a line: id, topic, partition, published_ms, key, headers, payload, and in groups its state for each group:
-    open, acked, dead, skipped or purged. A key or payload that is no UTF-8 is written as base64, under
+    open, acked, dead, skipped or purged. If a key or payload is no UTF-8, it is written as base64, under
     key_base64 or payload_base64, and a header of bytes as {"base64": …}. They come partition by partition, oldest
-    first. A message that all groups had settled may be deleted. A node has the messages of its own replicas: of a
+    first. If all groups had settled a message, it may be deleted. A node has the messages of its own replicas: of a
     cluster, export every directory that is left, and take each id once.
 
     The directory is only read, so a copy or a read-only mount does as well. It must not be in use. If it is damaged,
-    the readable part is written, standard error names the rest, acks may be lost with it, and the exit code is 74.
+    the readable part is written, and standard error names the rest. Acks may be lost then. The exit code is 74.
     """
     from quorumq.core.values.errors import StorageError
     from quorumq.core.values.types import Now

@@ -66,7 +66,7 @@ def gateway(nodes: tuple[str, ...], as_json: bool, **options: Any) -> None:
     may ask for others (`quorumq clients add gateway --on-behalf '*'`). The nodes then check the rights and quotas of
     the client that asks, and log its name.
 
-    SIGTERM or Ctrl-C stops it: requests that wait for messages are answered at once, others have 10 s to end.
+    SIGTERM or Ctrl-C stops it: if a request waits for messages, it is answered at once, and others have 10 s to end.
 
     \b
     quorumq gateway

@@ -34,13 +34,13 @@ WHERE = (
     "or 2d."
 )
 DRY_RUN_S = 60.0
-"""Seconds for which a rewind is counted at most."""
+"""Most seconds for which the messages of a rewind are counted."""
 MINUTE_S = 60.0
 """Seconds over which nodes count. The counts are shown for each second."""
 
 
 def moment(value: str) -> Any:
-    """Parse the beginning of a group, from a person: earliest, latest, a time of day, or how long ago."""
+    """Parse the beginning of a group that a person gave: earliest, latest, a time of day, or how long ago."""
     if value in ("earliest", "latest"):
         return value
     try:
@@ -66,8 +66,8 @@ def groups_arguments(command: Any) -> Any:
 def groups() -> None:
     """Create, rewind, delete, describe and list groups.
 
-    A group reads a topic on its own: it gets every message, and its consumers share them. It is made by its first
-    consumer, or here.
+    A group reads a topic on its own: it gets every message, and its consumers share them. Its first consumer makes it,
+    unless the topic has --no-auto-create-groups, or `create` does.
     """
 
 
@@ -80,8 +80,8 @@ def groups() -> None:
 async def create(topic: str, names: tuple[str, ...], start: Any, where: Where, as_json: bool) -> None:
     """Create groups of TOPIC before they have consumers.
 
-    One that is there stays as it is: `rewind` moves it. A time is compared with when a message was published, by its
-    producer's clock; latest is now.
+    If a group exists, it stays as it is: `rewind` moves it. A time is compared with the time at which a message was
+    published, by its producer's clock; latest is now.
     """
     async with cluster(where) as client:
         for name in names:
@@ -302,7 +302,7 @@ async def list_groups(topics: tuple[str, ...], where: Where, as_json: bool) -> N
     """List groups, of all topics or of the named ones.
 
     Each line has the time from which the group reads, in this machine's time of day, and since when; --json has the
-    generation as well. `quorumq status` has the numbers of messages. A node that has just started may not know of a
+    generation as well. `quorumq status` has the numbers of messages. If a node has just started, it may not know of a
     group for a moment.
     """
     async with cluster(where) as client:

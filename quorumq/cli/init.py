@@ -22,7 +22,7 @@ NODES: int = 3
 CLIENTS: str = "clients.toml"
 OPERATOR: str = "operator"
 WRITTEN: tuple[str, ...] = ("node", "cluster_id", "secret", "data_dir", "nodes", "machines")
-"""Keys that `init` writes, each from an option of its own."""
+"""Keys that `init` writes itself. If --set has one, it is refused."""
 
 
 @click.command()
@@ -64,11 +64,11 @@ def init(
     """Write the configuration files of a new cluster into DIRECTORY, one for each node.
 
     The files share a fresh secret, so only their owner can read them. Copy each to its machine and run `quorumq serve
-    --config FILE` there. Nothing is overwritten: if one of the files is there already, none is written. Nodes whose
-    addresses have the same host share a machine: no partition has two replicas there.
+    --config FILE` there. Nothing is overwritten: if one of the files is there already, none is written. If some nodes,
+    but not all, have the same host in their addresses, they share a machine: no partition has two replicas there.
 
-    With --tls, which needs the extra quorumq[tls], copy to a machine its node's three files, ca.pem and clients.toml.
-    Keep ca.key elsewhere: its holder can be a node. `quorumq certificates` renews the certificates.
+    If you give --tls (extra quorumq[tls]), copy to a machine its node's three files, ca.pem and clients.toml. Keep
+    ca.key elsewhere: its holder can be a node. `quorumq certificates` renews the certificates.
 
     \b
     quorumq init orders

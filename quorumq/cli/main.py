@@ -1,8 +1,8 @@
 """The command `quorumq`.
 
 Subcommands are imported when they are called, and their one-line summaries stand here, so that
-`quorumq --help` and the completion of a shell do not wait for trio, rich and the codecs. How they fail is in
-quorumq/commands.py.
+`quorumq --help` and the completion of a shell do not wait for trio, rich and the codecs. If one fails,
+quorumq/commands.py prints the error.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def main() -> None:
 
     Start with `quorumq demo` to see it survive a crash, or with `quorumq dev` to have a cluster of three nodes on
     this machine that `publish`, `consume` and `status` find by themselves. Commands that talk to a cluster take
-    its addresses from --node, or from QUORUMQ_NODES, or try 127.0.0.1:7401 to 7403.
+    its addresses from --node, or from QUORUMQ_NODES. If neither is given, they try 127.0.0.1:7401 to 7403.
 
     Exit codes: 0 done, 1 failed, 2 a wrong flag, 64 and 66 cannot work as asked or not found, 65 a hold
     was lost, 69 no node answers, 74 the disk, 75 too few replicas or no space (try again later), 77 and 78 refused,

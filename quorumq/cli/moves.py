@@ -19,7 +19,7 @@ from quorumq.core.values.errors import Conflict, StorageFull, Transient, UsageEr
 from quorumq.core.values.types import ClusterLayout, Machines, MemberState, Topic
 
 PAUSE: Final = 8.0
-"""Pause after a move, in times of its duration: slots that move one after the other would slow all requests down."""
+"""Pause after a move, in times of its duration. If slots moved without pauses, all requests would be slow."""
 
 PAUSE_MAX_S: Final = 3.0
 """Longest such pause in seconds, if moves are slow."""
@@ -29,7 +29,7 @@ AGAIN_S: Final = 1.0
 
 
 class Move(NamedTuple):
-    """One slot of a partition goes from one node to another; with an empty ``to`` a source is given up."""
+    """One slot of a partition goes from one node to another. If ``to`` is empty, a source is given up."""
 
     topic: str
     partition: int
@@ -55,7 +55,7 @@ def off(node: str, to: str = "", machine: str = "") -> Plan:
 
     Args:
         node: id of the node that is left.
-        to: id of the node that gets all that it can have; empty: none comes first.
+        to: id of the node that gets all that it can have; if empty, none comes first.
         machine: machine of that node, if it is not a member yet and machines are named.
     """
 
@@ -144,7 +144,7 @@ def placements(topic: Topic) -> Sequence[Any]:
 
 
 def leaver(known: MetadataReply, node: str) -> NodeInfo:
-    """Return a node that may leave the cluster.
+    """Return the member of this id, which may leave the cluster.
 
     Raises:
         UsageError: it is no member.
@@ -157,7 +157,7 @@ def leaver(known: MetadataReply, node: str) -> NodeInfo:
 
 
 def check_removal(known: MetadataReply, node: str) -> None:
-    """See that a node can be removed, as far as METADATA shows.
+    """Check if a node can be removed, as far as METADATA shows.
 
     Raises:
         UsageError: it is no member, in use, or keeps something.
@@ -173,7 +173,7 @@ def check_removal(known: MetadataReply, node: str) -> None:
 
 
 async def check_replacement(client: Client, node: str, by: str) -> MetadataReply:
-    """Return the metadata of the cluster, in which one node can be replaced by another, or was.
+    """Return the metadata of the cluster, if one node can be replaced by another, or was.
 
     Raises:
         UsageError: the node that is to leave is no member, or the other one.
@@ -191,7 +191,7 @@ async def begin_drain(client: Client, node: str, plan: Plan, *, dry_run: bool = 
     """Have no new partition placed on a node, if all that it has can go elsewhere by the plan.
 
     Args:
-        dry_run: see that it can be done, and change nothing.
+        dry_run: check if it can be done, and change nothing.
 
     Returns:
         The metadata of the cluster.
@@ -210,14 +210,14 @@ async def begin_drain(client: Client, node: str, plan: Plan, *, dry_run: bool = 
 async def replace(
     client: Client, node: str, by: str, address: str, as_json: bool, *, dead: bool = False, **location: Any
 ) -> int:
-    """Add a node, move all that another one keeps there, and end the membership of that.
+    """Add a node, move all that another one keeps there, and end the membership of the other one.
 
     Args:
         node: id of the node that leaves.
         by: id of the node that is added.
         address: address of that node.
         dead: the node that leaves is gone for good: messages that it alone had are given up.
-        location: more of that node, as `Client.add_node` takes it.
+        location: machine and peer address of the added node, as `Client.add_node` takes them.
 
     Returns:
         Count of moves.

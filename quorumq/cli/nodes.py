@@ -122,8 +122,8 @@ async def drain(node: str, to: str, dead: bool, dry_run: bool, where: Where, as_
 async def remove(node: str, dry_run: bool, where: Where, as_json: bool) -> None:
     """End the membership of a drained node.
 
-    The others refuse it by name from then on: stop it. It is refused while the node still has a partition, payload
-    that is not copied, or settings. The name may be given to another machine later, unless it was one of the first.
+    The others refuse it by name from then on: stop it. If the node still has a partition, payload that is not copied,
+    or settings, the command fails. Another machine may get the name later, unless the node was one of the first.
     """
     from quorumq.cli.moves import check_removal
 
@@ -153,7 +153,7 @@ async def replace(
 ) -> None:
     """Add the node BY, move everything of NODE there, and remove NODE: `add`, `drain` and `remove` in one.
 
-    It may be broken off and repeated as these.
+    If it was interrupted, it goes on when it is repeated.
     """
     from quorumq.cli import moves
 

@@ -98,8 +98,8 @@ async def peek(
     Group g!dead (or TOPIC.deadletters of group g) shows the dead letters as that queue has them: ready, held or
     delayed.
 
-    With --key, --header or --text it searches: this program reads the messages one by one, and says how many it looked
-    at.
+    If --key, --header or --text is given, it searches: this program reads the messages one by one, and says how many
+    it looked at.
     """
     if of_key or header or text:
         if ids or complete or partition is not None:
@@ -195,7 +195,7 @@ def body_fields(message: Any) -> dict[str, Any]:
 
 
 def payload_lines(line: dict[str, Any]) -> list[str]:
-    """Return the begin of a payload for a person: JSON indented, text as it is, other bytes as base64."""
+    """Return the begin of a payload for a person: indented if it is JSON, in base64 if it is no text."""
     if "payload" not in line:
         return [f"base64 {line['payload_base64'][:BASE64_CHARS]}"]
     text = line["payload"]
@@ -223,7 +223,7 @@ def death_fields(death: Any) -> dict[str, Any]:
 
 
 def header_value(value: Any) -> Any:
-    """Return a header's value for JSON: bytes as text if they are text."""
+    """Return a header's value for JSON. If it is bytes, it becomes text, with escapes for those that are no UTF-8."""
     return bytes(value).decode(errors="backslashreplace") if isinstance(value, bytes | memoryview) else value
 
 

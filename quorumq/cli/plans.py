@@ -4,9 +4,9 @@ A plan is a file of JSON Lines that `python -m quorumq.spark deadletters` writes
 hand (docs/spark.md, "The redrive plan"): a head, then for each kind of failure a decision, with the messages to redrive
 behind it. It is read line by line, twice: once to find everything that is wrong with it, before anything is done.
 
-Before a message is redriven the cluster is asked for its state since the plan was made. A message is named with its
-generation and n, so one that was redriven since, even if it died again, is left alone. A plan that was interrupted
-and is run again goes on at the same place, and one that was run is done.
+Before a message is redriven, the cluster is asked for its state. A message is named with its generation and n. So if it
+was redriven since the plan was made, it is left alone, even when it died again. If a plan was interrupted, it goes on
+at the same place when it is run again.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def _check_order(path: Path, number: int, message: Wanted, decision: Decision | 
 
 
 async def carry_out(where: Where, path: Path, rate: float | None, dry_run: bool, as_json: bool) -> None:
-    """Redrive a plan's messages, decision by decision, in its order; at ``rate`` instead of its own, if there is one.
+    """Redrive a plan's messages, decision by decision, in its order. If ``rate`` is given, it replaces the plan's own.
 
     Raises:
         UsageError, ClusterMismatch, NotFound: nothing was done.

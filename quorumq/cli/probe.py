@@ -32,7 +32,7 @@ def ask(address: str, *requests: ClientRequest, timeout: float = 2.0) -> list[Me
     """Send HELLO to one node, then each of ``requests`` in turn.
 
     Args:
-        requests: requests to send after HELLO; without one only HELLO is answered.
+        requests: requests to send after HELLO; if there are none, only HELLO is answered.
         timeout: seconds for everything together.
 
     Returns:
@@ -40,7 +40,7 @@ def ask(address: str, *requests: ClientRequest, timeout: float = 2.0) -> list[Me
 
     Raises:
         Unreachable: nothing answered there, or not in time.
-        QuorumqError: the node refused (the error it named), or the other side is not quorumq (PeerError).
+        QuorumqError: the error that the node named; `PeerError` if the other side is not quorumq.
     """
     end = time.monotonic() + timeout
     target = split_address(address)

@@ -15,11 +15,11 @@ from quorumq.core.values.limits import PAYLOAD_BYTES_MAX
 from quorumq.core.values.printable import plural
 
 UNCONFIRMED_MAX: Final = 10_000
-"""Messages whose answer is still awaited, while more are read."""
+"""Most messages whose answer is still awaited when more are read."""
 
 
 def header(value: str) -> tuple[str, str]:
-    """Parse NAME=VALUE, from a person."""
+    """Parse NAME=VALUE that a person gave."""
     name, equals, text = value.partition("=")
     if not equals or not name:
         raise click.BadParameter(f"{value!r} is not a header: write NAME=VALUE")
@@ -83,9 +83,9 @@ async def publish(
     Messages come from the arguments, from files, or one per line from standard input. The topic is created if it
     does not exist and the cluster allows that.
 
-    Exit code 75 says that a majority could not be reached; the text says whether the message may be stored all
-    the same ("outcome unknown"). Every attempt within --timeout is one message, however often it was repeated on
-    the wire; running the command again publishes another one.
+    If a majority could not be reached, the exit code is 75, and the text says if the message may be stored all the
+    same ("outcome unknown"). All attempts within --timeout are one message. If you run the command again, that
+    publishes another one, unless it has the same --dedup.
     """
     if not messages and not files and not lines:
         raise click.UsageError("there is nothing to publish: give messages, --file or --lines")

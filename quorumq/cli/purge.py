@@ -90,7 +90,7 @@ async def purge_group(
 async def there(
     client: Client, topic: str, group: str, names: list[MessageId], missed: dict[MessageId, str]
 ) -> dict[MessageId, Peek]:
-    """Return those of the messages that can be purged; the state of the others goes into ``missed``."""
+    """Return the messages that can be purged. If one cannot, its state goes into ``missed``."""
     from quorumq.client.base.names import is_dead
 
     states = ("dead",) if is_dead(group) else ("ready", "held", "delayed")

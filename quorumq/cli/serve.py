@@ -30,16 +30,16 @@ def serve(config: Path, directory_is_newest: bool, join: tuple[str, ...]) -> Non
     """Run one node until SIGTERM or Ctrl-C, which stop it cleanly.
 
     The configuration names this node, all nodes of the cluster with their addresses, the cluster's secret and the
-    data directory; docs/operations.md describes every setting. A node that was stopped cleanly takes part again
-    at once after its next start. One that crashed waits until every hold it may have granted has run out: one
+    data directory; docs/operations.md describes every setting. If a node was stopped cleanly, it takes part again
+    at once after its next start. If it crashed, it waits until every hold that it may have granted has run out: one
     hold_time_max, which `quorumq status` counts down.
 
-    A data directory that was copied, or restored from a backup, takes part once every other node has said that it
+    If a data directory was copied, or restored from a backup, it takes part when every other node has said that it
     knows of nothing newer. If another node cannot be started, --directory-is-newest spares that. Give it only if no
     node has run from another copy of this directory since this one was taken: else messages that were acked are
     delivered again.
 
-    A node that is to be added to a running cluster has join = ["HOST:PORT", ...] in its file, or --join, and no table
+    If a node is to be added to a running cluster, it has join = ["HOST:PORT", ...] in its file, or --join, and no table
     of nodes. It asks, and logs that, until `quorumq nodes add` has made it a member. Afterwards its directory has all
     that it needs.
 

@@ -1,4 +1,4 @@
-"""State of a cluster, asked of every node one by one.
+"""State of a cluster, as each of its nodes reports it.
 
 Each node reports its own knowledge; nothing here waits for a majority, because this is the command for a time
 without one. Counts of a partition differ between its replicas for a moment all the time: messages, dead letters and
@@ -23,7 +23,7 @@ from quorumq.node.problems import move_lines, problems
 ASK_TIMEOUT_S: Final = 2.0
 
 KEPT_LONG_S: Final = 60.0
-"""Seconds of keeping from which on a group is worth a line."""
+"""Seconds: if a group keeps the oldest message for as long, the output names it."""
 
 N = TypeVar("N", int, float)
 
@@ -43,9 +43,9 @@ N = TypeVar("N", int, float)
 def status(nodes: tuple[str, ...], watch: bool, every: float, timeout: float, as_json: bool) -> None:
     """Show every node of a cluster, its topics and groups, and warnings.
 
-    One address is enough: that node has the others'. Nodes that do not answer are shown as down, and the rest
-    all the same. A node in quarantine after a crash stores and acks but does not deliver until its countdown is
-    over. The exit code is 69 if no node answers.
+    One address is enough: that node has the others'. If a node does not answer, it is shown as down, and the rest
+    all the same. If a node is in quarantine after a crash, it stores and acks, but does not deliver until its countdown
+    is over. The exit code is 69 if no node answers.
     """
     if not watch:
         report = cluster_report(nodes, timeout)
@@ -151,7 +151,7 @@ def _outside(time_of_day: int, before: int, after: int) -> int:
 
 
 def _not_up(error: str, *, refuses: bool = False) -> dict[str, Any]:
-    """Return the facts of a node without an answer to use; one that fails over TLS, or is no node, is not down."""
+    """Return the fields of a node that gives no answer to use. If TLS fails, or it is no node, it is not down."""
     over_tls = "TLS" in error or "the certificate is refused" in error
     return {"up": False, "error": error, "refuses": refuses or over_tls}
 

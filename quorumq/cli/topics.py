@@ -36,7 +36,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 def topics() -> None:
     """Create, list, change and delete topics.
 
-    Which nodes keep a partition is chosen once, when the partition is made.
+    The nodes of a partition are chosen when it is made. If nodes change, `quorumq partitions` moves its replicas.
     """
 
 
@@ -165,7 +165,7 @@ async def alter(name: str, rf: int, dry_run: bool, wait: bool, where: Where, as_
 
 
 def to_be_added(topic: Topic, rf: int) -> int:
-    """Return how many replicas the partitions of a topic lack."""
+    """Return the number of replicas that the partitions of a topic lack if it is to have ``rf`` of each."""
     return sum(max(0, rf - len(members)) for members in topic.replicas)
 
 
@@ -202,8 +202,8 @@ async def label(
 ) -> None:
     """Show the labels of a topic, after changing those that are given.
 
-    Labels are small texts for people and programs, at most 64 of 1 KiB; nodes do not read them. Of two who change one
-    label, the last one wins. `quorumq topics label jobs owner=billing --remove team`
+    Labels are small texts for people and programs, at most 64 of 1 KiB; nodes do not read them. If two operators change
+    one label, the last one wins. `quorumq topics label jobs owner=billing --remove team`
     """
     changes: dict[str, str | None] = dict.fromkeys(remove)
     for given in texts:
@@ -232,7 +232,7 @@ def show(topic: Topic, as_json: bool) -> None:
 
 
 def settings_of(topic: Topic) -> str:
-    """Return a topic's settings in words: the limit of deliveries, and all that are not as at first."""
+    """Return a topic's settings in words: the limit of deliveries, and others if they differ from the default."""
     parts = [plural(topic.max_deliveries, "delivery", "deliveries")]
     parts += [f"retention {_time(topic.retention_s)}"] if topic.retention_s else []
     parts += [f"ttl {_time(topic.ttl_s)}"] if topic.ttl_s else []
@@ -255,7 +255,7 @@ def _time(seconds: float) -> str:
 async def list_topics(where: Where, as_json: bool) -> None:
     """List topics with their settings, replicas and groups.
 
-    Counts of messages are in `quorumq status`. A node that has just started may not know of a topic for a moment.
+    Counts of messages are in `quorumq status`. If a node has just started, it may not know of a topic for a moment.
     """
     async with cluster(where) as client:
         _list(await client.metadata(), as_json)
