@@ -75,7 +75,7 @@ ALLOWED_RATES: Final[dict[str, dict[str, float]]] = {
     "told": {
         "quorumq/core": 1.0,
         "quorumq/client": 0.5,
-        "quorumq/node": 0.6,
+        "quorumq/node": 0.2,
         "quorumq/storage": 0.4,
         "quorumq/wire": 0.2,
         "quorumq/cli": 0.2,
@@ -94,7 +94,7 @@ ALLOWED_RATES: Final[dict[str, dict[str, float]]] = {
     "if": {
         "quorumq/core": 13.2,
         "quorumq/client": 14.5,
-        "quorumq/node": 14.8,
+        "quorumq/node": 22.5,
         "quorumq/storage": 28.0,
         "quorumq/wire": 20.2,
         "quorumq/cli": 19.7,

@@ -1,8 +1,8 @@
 """One line in the log for each change of topics, groups and dead letters, with the client that asks for it.
 
-The line comes with the answer, and has it. Lines of changes, ``change``, are never held back, so that no client can
-keep another client's out of the log. A refused request changes nothing: those lines, ``change_refused``, have a limit
-for each client (node/logs.py). A request that repeats the present state changes nothing either, and has no line.
+The line is written when the answer is known, and has it. Lines of changes, ``change``, are never held back, so that no
+client can keep another client's out of the log. If a request was refused, it changes nothing: its line,
+``change_refused``, has a limit for each client (node/logs.py). If it repeats the present state, it has no line.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ WHAT: Final[dict[type, str]] = {
 """Words of the log for each kind of request."""
 
 UNDER_WAY_MAX: Final = 4_096
-"""Most requests that wait for their answers. Beyond it the oldest have their lines before their answers."""
+"""Most requests that wait for their answers. If there are more, the oldest get their lines before their answers."""
 
 REFUSED: Final = frozenset(set(Code) - {Code.OUTCOME_UNKNOWN, Code.TOO_FEW_REPLICAS})
-"""With these answers nothing was changed."""
+"""Codes of answers: if an answer has one of them, nothing was changed."""
 
 
 class Caller(Protocol):
@@ -61,7 +61,7 @@ class Changes:
         self._under_way: dict[int, tuple[str, dict[str, Any]]] = {}  # by key: which client, and facts
 
     def noticed(self, events: Iterable[Event], callers: Mapping[int, Caller], catalogue: Catalogue) -> None:
-        """Events for the core have come. ``callers`` are by the keys of requests."""
+        """Note events that have come for the core. ``callers`` are by the keys of requests."""
         for event in events:
             if isinstance(event, Request) and type(event.request) in WHAT:
                 if is_there(event.request, catalogue):

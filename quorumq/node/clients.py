@@ -228,7 +228,7 @@ class Clients:
 
     Attributes:
         version: counts the changes.
-        problem: description of the error in the present file; "" without one.
+        problem: description of the error in the present file; "" if there is none.
 
     Raises:
         UsageError: the file cannot be used.
@@ -378,7 +378,7 @@ class Credentials:
             check_seen(self.client, request)
 
     def begin(self, request: Any, size: int) -> None:
-        """Charge a request of ``size`` bytes before anything is looked at: also one that is refused then.
+        """Charge a request of ``size`` bytes before anything is looked at, even if it is refused then.
 
         Raises:
             Unauthorized: no client has the token any more.

@@ -4,7 +4,7 @@ One thread of the node's own waits for fsyncs, so that the loop does not. It is 
 a commit then starts from inside the step that needs it and ends in a callback on the loop. Handing it over still
 costs two wake-ups, a good part of the time of a single message. So if the disk is fast and has had a rest, the loop
 waits itself: events that arrive meanwhile wait for less than `HERE_S`, and the loop stands still for a fifth of the
-time at most. The loop waits for a disk that becomes slow once.
+time at most. If a disk becomes slow, the loop waits for it once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from quorumq.core.values.limits import KIB
 from quorumq.storage.commit import Commit
 
 HERE_S: Final = 0.002
-"""Seconds that an fsync may take for the loop to wait for the next."""
+"""If fsyncs take fewer seconds, the loop may wait for the next one."""
 
 REST: Final = 4
 """Pause since the last fsync, as a multiple of an fsync's time: in a burst, commits that come during an fsync are to
@@ -63,7 +63,7 @@ class CommitThread:
         clock: seconds, from anywhere.
 
     Attributes:
-        call_soon: calls a function on the loop, soon; False if it will not. Trio itself is asked then.
+        call_soon: calls a function on the loop, soon. If it returns False, it does not, and trio itself is asked.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:

@@ -47,7 +47,7 @@ class Shell(Protocol):
         """Note that more waits for the next commit."""
 
     def wrote(self) -> None:
-        """Hear that all records that waited in memory for a commit are written."""
+        """Note that all records that waited in memory for a commit are written."""
 
     def synced(self, seconds: float, size: int) -> None:
         """Note that everything up to `Journal.durable` is durable, by a commit of ``seconds`` and ``size`` bytes."""
@@ -120,7 +120,7 @@ class Committer:
             self.runner.start(commit, self._finished, here=here and not away)
 
     def _write(self, commit: Commit) -> bool:
-        """Write on the loop: that is a copy in memory. Whether the system took it."""
+        """Write on the loop: that is a copy in memory. Return True if the system took it."""
         try:
             commit.write()
         except NoCapacity:

@@ -1,8 +1,8 @@
 """Configuration of a node, from one TOML file.
 
-Why by hand around msgspec: an operator who made three mistakes should hear of three, each by the name of its key,
-with the value and the remedy, and a misspelt key should name the right one. A node with an uncertain
-configuration does not start: guessing about quorums or directories is how data is lost.
+Why by hand around msgspec: if an operator makes three mistakes, the error has all three, each with its key, the
+value and the remedy. If a key is misspelt, it names the right one. If the configuration is uncertain, the node
+does not start, because a guess about quorums or directories may lose data.
 
 docs/operations.md lists every key; a test compares the two.
 """
@@ -36,13 +36,13 @@ NODE_ID: Final = re.compile(r"[a-z0-9-]{1,32}")
 HIDDEN: Final = ("secret",)
 """Values that no error text and no log shows."""
 SECRETS_MAX: Final = 4
-"""While secrets are changed there are two."""
+"""Most secrets of a node. When they are changed, there are two."""
 SECRET_FILE_BYTES_MAX: Final = 4096
 
 SECONDS_MAX: Final = 366 * 86400.0
 Seconds = Annotated[float, Meta(gt=0, le=SECONDS_MAX)]
 EVERY_ADDRESS: Final = ("0.0.0.0", "::")
-"""To listen on all of a machine's."""
+"""Hosts of `listen` if a node listens on all addresses of its machine."""
 
 BYTES_MAX: Final = 1 << 50
 """More than any machine has, and less than any counter of the system takes."""
@@ -53,7 +53,7 @@ SecondsOrZero = Annotated[float, Meta(ge=0, le=SECONDS_MAX)]
 
 
 NOT_TOML: Final = (ValueError, RecursionError)
-"""Errors of a text that is not TOML, or nested too deeply, or has a number of thousands of digits."""
+"""Errors if a text is not TOML, or nested too deeply, or has a number of thousands of digits."""
 
 
 class ConfigError(UsageError):
@@ -132,7 +132,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @property
     def exposed(self) -> str:
-        """The address that other machines reach without credentials, or without encryption; or "" without one."""
+        """The address that other machines reach without credentials, or without encryption; "" if there is none."""
         for address, asked in ((self.listen, self.clients_file), (self.peer_listen, self.tls_ca)):
             host = split_address(address)[0] if address else "localhost"
             here = host == "localhost" or host == "::1" or host.startswith("127.")
@@ -149,8 +149,8 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         """Return the part that the node core decides by.
 
         Args:
-            made: first settings of the cluster, as the journal says, or the node that has let this one in.
-            layout: layout of the cluster that the journal has. With one, the file's ``nodes`` give addresses only.
+            made: first settings of the cluster, from the journal or from the node that has let this one in.
+            layout: layout of the cluster that the journal has. If there is one, ``nodes`` give addresses only.
         """
         names, machines = tuple(sorted(self.nodes)) or (self.node,), tuple(sorted(self.machines.items()))
         addresses, hold_time_max = {**self.nodes, self.node: self.advertised}, self.hold_time_max
@@ -186,7 +186,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 def load_config(path: str | os.PathLike[str]) -> ServeConfig:
     """Read and check a node's configuration file.
 
-    A relative ``data_dir`` or ``history`` counts from the directory that the file is in.
+    If a path in it is relative, it counts from the directory that the file is in.
 
     Raises:
         ConfigError: it cannot be read, is not TOML, or has keys or values that cannot be used: all of them.
@@ -213,7 +213,7 @@ def load_config(path: str | os.PathLike[str]) -> ServeConfig:
 
 
 def make_config(values: Mapping[str, Any], where: str = "configuration") -> ServeConfig:
-    """Check values as they come out of TOML; ConfigError with every key that is wrong."""
+    """Return the configuration in values out of TOML. If some are wrong, raise ConfigError with every one."""
     problems: list[str] = []
     settings: dict[str, Any] = {}
     fields = {field.name: field for field in msgspec.structs.fields(ServeConfig)}
@@ -403,7 +403,7 @@ def _read_secret(settings: dict[str, Any]) -> list[str]:
 
 
 def exposed(file: BinaryIO) -> str:
-    """Return, as text, the other users that can open a secret file; "" without any. root's group may."""
+    """Return, as text, the other users that can open a secret file; "" if there are none. root's group may."""
     status = os.fstat(file.fileno())
     if status.st_mode & 0o007:
         return "everybody on this machine can open it"

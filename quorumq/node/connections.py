@@ -1,13 +1,13 @@
 """Inbound connections: clients and peers, on one port or each on their own.
 
 The first frame is HELLO, from a stranger: small, and within a few seconds. From then on a connection is a
-client's or a peer's. Bytes outside the protocol end that connection, with one line in the log, and concern no
-other.
+client's or a peer's. If bytes are outside the protocol, they end that connection, with one line in the log, and
+concern no other.
 
-Bounds, per client: the number of requests under way, and their bytes; beyond either nothing more is read until
-something is answered. A request counts until its reply is in the socket or in front of it. Replies wait as values.
-They are encoded, and their bodies read, only when everything before them has left. So a client that asks and never
-reads costs its requests, one encoded reply, and the buffer of the kernel.
+Bounds, per connection: the number of requests under way, and their bytes. If either is reached, nothing more is read
+until something is answered. A request counts until its reply is in the socket or in front of it. Replies wait as
+values. They are encoded, and their bodies read, only when everything before them has left. So if a client asks and
+never reads, it costs its requests, one encoded reply, and the buffer of the kernel.
 
 A FETCH's reply was checked against its deadline in the step that made it. If it has to wait for the client to
 read, it is not sent late: it is given back (`Unsent`), and the client gets an error that says to ask again.
@@ -57,7 +57,7 @@ from quorumq.wire.requests import check_header, oversize
 from quorumq.wire.rights import Client, public, visible
 
 INFLIGHT_BYTES_MAX: Final = 8 * MIB
-"""Bytes of requests of one connection that are under way; one request is always let in."""
+"""Most bytes of requests of one connection that are under way; one request is always let in."""
 
 FLUSH_BYTES: Final = 256 * KIB
 """Encoded replies of one step are sent together up to this size."""
@@ -194,7 +194,7 @@ class Inbound:
     # --------------------------------------------------------------------- handshake
 
     async def _handshake(self) -> bool:
-        """Take HELLO and answer it; whether it was accepted."""
+        """Take HELLO and answer it. Return True if it was accepted."""
         frame = await self._in.next_frame()
         decoded = decode_message(frame)
         hello = decoded.message
@@ -256,7 +256,7 @@ class Inbound:
         return False
 
     def clients_changed(self) -> None:
-        """Hang up on a client that has lost the right to be here, or to the answer that it waits for."""
+        """Hang up if the client has lost the right to be here, or to the answer that it waits for."""
         if self.credentials is None:
             return
         waits = [request for _, _, request in self._open.values() if isinstance(request, m.Fetch)]
@@ -280,7 +280,7 @@ class Inbound:
 
     @property
     def is_stranger(self) -> bool:
-        """True if it has not said who it is."""
+        """True if it has not yet shown its identity."""
         return not (self._welcomed or self.closed)
 
     async def _prove(self, hello: Frame, request: int) -> bool:
@@ -325,7 +325,7 @@ class Inbound:
         await self._in.serve(node.feed, lambda events: self._take_words(hello, events))
 
     def _take_words(self, peer: m.Hello, events: list[Event]) -> bool:
-        """Return the frames that have come from a peer."""
+        """Take the frames that have come from a peer, as events. Returns True: none of them has to wait."""
         node = self.node
         me, mine = node.config.node, node.core.state.incarnation
         reader, sender, theirs = self._in.reader, peer.node, peer.incarnation
@@ -344,7 +344,7 @@ class Inbound:
     # ----------------------------------------------------------------------- clients
 
     def _take_requests(self, events: list[Event]) -> bool:
-        """Take the frames that have come from a client, as far as there is room."""
+        """Take the frames that have come from a client, as events. Return False if some have to wait."""
         capacity, shares, reader = self.node.capacity, self.node.shares, self._in.reader
         while not self.closed:
             if shares.is_spent(self.whose):

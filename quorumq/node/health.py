@@ -1,6 +1,6 @@
 """Health of a node's shell, for `quorumq status`.
 
-Counters and a minute of commit times, all bounded; nothing here is asked for but by a status request.
+Counters and a minute of commit times, all bounded. They are read only when a status is asked for.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from quorumq.wire.tls import expiry_of
 
 WINDOW_S: Final = 60.0
 SAMPLES_MAX: Final = 20_000
-"""Commit times kept: more than 300 a second for a minute; at more, the window is shorter."""
+"""Most commit times that are kept: 300 a second for a minute. If there are more, the window is shorter."""
 
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
@@ -58,7 +58,7 @@ class Health:
         self._commits.append((now, seconds))
 
     def certificate_left(self) -> int | None:
-        """Return the seconds until the node's certificate, as the file is now, ends; None without TLS or a file."""
+        """Return the seconds until the certificate in the node's file ends; None if there is no TLS or no such file."""
         if not self.config.tls_cert:
             return None
         try:
@@ -105,7 +105,7 @@ def rss() -> int:
 
 
 def journal_bytes(directory: str) -> int:
-    """Return the bytes of all files in the data directory; 0 without one."""
+    """Return the bytes of all files in the data directory; 0 if there is none."""
     try:
         with os.scandir(directory) as entries:
             return sum(entry.stat().st_size for entry in entries if entry.is_file())

@@ -1,8 +1,7 @@
 """HTTP for those that watch a node: /live, /ready and /metrics. It reads; nothing can be changed through it.
 
-It has bounds of its own: connections that are slow, many or wrong here end, and no client or peer of the node notices.
-If a connection comes beyond the bound, the oldest ends: mute connections must not keep out the probe that decides
-whether a node is restarted.
+It has bounds of its own. If connections are slow, many or wrong here, they end, and no client or peer of the node
+notices. If there are too many, the oldest ends: mute connections must not keep out the probe that decides on a restart.
 """
 
 from __future__ import annotations

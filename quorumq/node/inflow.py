@@ -18,7 +18,7 @@ from quorumq.node.turns import Turns
 from quorumq.wire.frames import HANDSHAKE_BYTES_MAX, Frame, FrameReader
 
 FRAME_BYTES_PER_S: Final = 64 * KIB
-"""A frame that comes more slowly, `stall_timeout` apart, ends its connection."""
+"""If a frame comes more slowly, `stall_timeout` apart, its connection ends."""
 
 Take = Callable[[list[Event]], bool]
 """Takes frames out of the reader, and adds events for the core to a list; False if some have to wait."""

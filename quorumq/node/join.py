@@ -1,7 +1,7 @@
 """A node with an empty directory asks a running cluster to let it in, and waits until an operator adds it.
 
-It dials the addresses of ``join`` in turn, says HELLO without a node list, and shows that it knows the secret. A node
-that knows it as a member answers with all that a directory begins with (docs/layouts.md, MEMBERS).
+It dials the addresses of ``join`` in turn, says HELLO without a node list, and shows that it knows the secret. If the
+other node knows it as a member, it answers with all that a directory begins with (docs/layouts.md, MEMBERS).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Loud:
 async def ask_to_join(
     config: ServeConfig, dial: Callable[[str], Awaitable[Transport]], log: Any
 ) -> Admitted | str:
-    """Ask until the answer is that this node is a member; or why the cluster refuses it. Runs until cancelled."""
+    """Ask until this node is a member, and return that answer. If the cluster refuses it, return the reason."""
     said: dict[str, str] = {}
     while True:
         for address in config.join:
@@ -110,7 +110,7 @@ def cluster_of(
         replayed: records of the journal.
 
     Raises:
-        NotAdmitted: neither says so, and the node is to be let in.
+        NotAdmitted: neither has it, and the node is to be let in.
         UsageError: the node is to be let in, and its directory is of a cluster that was made with it.
     """
     records = list(replayed)

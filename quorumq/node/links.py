@@ -1,11 +1,11 @@
 """Our own connection to each peer: dialled, greeted, kept, dialled again.
 
 Everything this node says to a peer goes over the connection that this node dialled, replies included; the peer's
-words come on the one that it dialled. So a link is between two incarnations, and when it breaks nothing of it is
+words come on the one that it dialled. So a link is between two incarnations, and when it breaks, nothing of it is
 taken over: the protocol repeats all that matters.
 
-A link's queue is bounded by bytes. Beyond the bound a message is dropped and counted, which the protocol takes as it
-takes any lost message; blocking here would let one slow peer stop this node.
+A link's queue is bounded by bytes. If a message does not fit, it is dropped and counted, which the protocol takes as it
+takes any lost message. If the link waited instead, one slow peer could stop this node.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ async def keep_link(node: Node, peer: NodeId, dial: Dial, rng: random.Random, nu
 
 
 async def _run_link(node: Node, peer: NodeId, transport: Transport, nursery: trio.Nursery) -> bool:
-    """Greet and stay until the connection ends; whether the peer accepted our HELLO."""
+    """Greet and stay until the connection ends. Return True if the peer accepted our HELLO."""
     reader = FrameReader(HANDSHAKE_BYTES_MAX)
     out = Outflow(
         transport, nursery, node.config.stall_timeout, node.driver, lambda reason: transport.close()
@@ -175,14 +175,14 @@ async def greet(
     *,
     shows_name: bool,
 ) -> Welcome | Admitted | Failed:
-    """Say HELLO, and show that we know the cluster's secret. A peer that does not show it too is not trusted.
+    """Say HELLO, and show that we know the cluster's secret. If a peer does not show it too, it is not trusted.
 
     Args:
         peer: id of the node that was dialled; "" for the one that answers.
         shows_name: True if the node's certificate has to have its id.
 
     Raises:
-        PeerError: the other side did not.
+        PeerError: the other side did not show it, or answered otherwise than the protocol has it.
     """
     out.put(hello)
     out.flush()

@@ -3,8 +3,8 @@
 One line per thing that happened, as JSON or for a terminal, on standard error. Each kind of line is limited by
 itself, so that ten thousand broken connections cannot hide the one disk that fails; the next line of that kind has the
 number of those held back. Changes are never held back, because those of one client must not hide those of another one.
-A line that cannot be written is lost: the full disk may be that of the log, or its reader may be gone, and neither may
-stop a node.
+If a line cannot be written, it is lost: the full disk may be that of the log, or its reader may be gone, and neither
+may stop a node.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Counters of a node, as Prometheus reads them.
 
-Looking at every partition would keep the node from its work, so a page is made of chunks: between two of them others
-are served. A page is made at most once a second, however many ask. A bounded number of topics and groups have rows of
-their own. The rest are summed up in a row named "other", so that no number of topics makes a page too big to keep.
+If all partitions were read in one go, other work would wait. So a page is made of chunks, and between two of them
+others are served. A page is made at most once a second, even if more ask. A bounded number of topics and groups have
+rows of their own. If there are more, they are summed up in a row named "other", so that a page is never too big.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FRESH_S: Final = 1.0
 """Seconds for which a page is given again."""
 
 GROUPS_MAX: Final = 200
-"""Groups that have rows of their own, over all topics; and topics."""
+"""Most groups that have rows of their own, over all topics; and most topics."""
 
 OTHER: Final = "other"
 OF_TOPIC: Final = {
@@ -213,7 +213,7 @@ def histogram(
 
 
 def not_ready(node: Node) -> str:
-    """Return why the node is of no use to clients now, in a few words; "" if it is of use."""
+    """Return the reason, in a few words, if the node is of no use to clients now; else ""."""
     state, trust = node.core.state, node.core.trust
     if node.silent or node.capacity.paused:
         return "stopping"

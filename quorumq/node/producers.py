@@ -1,8 +1,8 @@
 """Clients whose publish times are not of this node's time of day: for the log and for `quorumq status`.
 
-A producer's time of day decides only the position of a group that was rewound to a time. So this is for people: it is
-in memory, and a start begins with nothing. Bounds: the number of clients is limited, and those that were looked at
-longest ago go first. A wrong one is reported for an hour at most after its last publish.
+A producer's time of day only matters when a group is rewound to a time. So this is for people: it is in memory, and a
+start begins with nothing. Bounds: if there are too many clients, those that were checked longest ago are dropped first.
+If a clock is wrong, it is reported for an hour at most after the client's last publish.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ SPAN_S: Final = 10.0
 """Seconds to look for the least delay of a client's publishes, before its clock counts as behind."""
 
 LATE_MS: Final = 30_000
-"""No publish is on its way for longer: a client behind by more is known to be at once."""
+"""No publish is on its way for longer. So if a client is behind by more, that is certain at once."""
 
 SAID_AGAIN_S: Final = 3_600.0
 """Least seconds between equal log lines of a client, and seconds that status shows it after its last publish."""
 
 TRACKED_MAX: Final = 1_024
 TOLD_MAX: Final = 32
-"""Clients that a status names: those that are furthest off."""
+"""Most clients that a status names. If there are more, it has those that are furthest off."""
 
 NAME_CHARS_MAX: Final = 100
 NONE_YET: Final = -(1 << 63)
@@ -59,7 +59,8 @@ class ProducerClocks:
         """Note a PUBLISH that has come.
 
         Args:
-            ahead_ms: its batch's publish time, less when the batch was made by this node's time of day and its age.
+            ahead_ms: milliseconds from the time at which the batch was made (this node's time of day less the batch's
+                age) to its publish time.
         """
         seen = self._seen.get(who)
         if seen is None:

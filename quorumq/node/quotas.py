@@ -1,9 +1,9 @@
 """Quotas of one client at a node: requests and bytes a second, unsettled messages, topics and groups.
 
-A quota is for a name in the clients file, over all its connections; each node counts for itself. A client beyond its
-rates gets an error with the seconds to wait, and nothing is done: no other client waits for it, and its next try has
-its turn. Requests that settle or give back messages are never refused, because they make room, unless the last such
-request made none: it had a forged receipt. They count all the same, and so do refused requests.
+A quota is for a name in the clients file, over all its connections; each node counts for itself. If a client is over
+its rates, it gets an error with the seconds to wait, and nothing is done: no other client waits for it, and its next
+try has its turn. If a request settles or gives back messages, it is not refused, because it makes room, unless the last
+one had a forged receipt. It counts all the same, and so does a request that is refused for another reason.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ DEBT_S: Final = 10.0
 """Seconds within which requests that are never refused are made up for."""
 
 BUSY_MAX_S: Final = 20.0
-"""Most seconds that an error tells a client to wait before it asks again."""
+"""Most seconds that a client has to wait, by an error, before it asks again."""
 
 MAKING_S: Final = 10.0
 """Seconds for which a topic or group that was asked for counts as being made, unless it is there sooner."""
 
 UNSETTLED_DELAY_S: Final = 0.25
-"""Seconds after which a client at its most unsettled messages asks again: one may be settled by then."""
+"""Seconds after which a client asks again if it has its most unsettled messages: one may be settled by then."""
 
 Delivered = tuple[PartitionId, str, Owner]
 """Key of a delivery: its partition, group, and hold."""
 
 UNREFUSED: Final = (*m.SETTLING, m.CloseSession)
-"""Never refused."""
+"""Requests that no rate refuses, if the last one of them had no forged receipt."""
 
 Begun = Callable[[m.Publish], int]
-"""Tells how many producer ids begin with a publish (core/requests/publish.py)."""
+"""Function that returns the number of producer ids that begin with a publish (core/requests/publish.py)."""
 
 Rate = Annotated[float, msgspec.Meta(gt=0, le=1e12)]
 Delay = Annotated[float, msgspec.Meta(gt=0, le=DELAY_MAX_S)]
@@ -105,7 +105,7 @@ class Bucket:
         self.at = now
 
     def lacks(self, cost: float, now: float) -> float:
-        """Return the seconds until ``cost`` can be spent. A cost beyond the most tokens waits for the most."""
+        """Return the seconds until ``cost`` can be spent. If it is beyond the most tokens, it waits for the most."""
         self._refill(now)
         return max(0.0, (min(cost, self.rate * BURST_S) - self.level) / self.rate)
 
@@ -114,7 +114,7 @@ class Bucket:
         self.level -= cost
 
     def charge(self, cost: float, now: float) -> None:
-        """Spend it, also if it is not there, but for an amount that would take too long to come."""
+        """Spend ``cost``, even if it is not there. If the debt would take more than `DEBT_S` to come, it is cut."""
         self._refill(now)
         self.level = max(self.level - cost, min(self.level, -self.rate * DEBT_S))
 
@@ -128,7 +128,7 @@ class Bucket:
 class Unsettled:
     """Messages that were handed over to one client, by the delivery. Each is settled here, or runs out.
 
-    By message, not by number: one that is settled twice makes room once.
+    By message, not by number: if one is settled twice, it makes room once.
     """
 
     __slots__ = ("_handed", "count", "most")
@@ -201,7 +201,7 @@ class Usage:
         self._groups = Making()
 
     def begin(self, client: Client, request: Any, size: int, now: float) -> None:
-        """Charge a request of ``size`` bytes, refused later or not; Busy, and no charge, beyond a rate."""
+        """Charge a request of ``size`` bytes. If it is beyond a rate, raise Busy and charge nothing."""
         asked = [(self._requests, 1.0, "requests_per_s"), (self._bytes, float(size), "bytes_per_s")]
         settles = isinstance(request, UNREFUSED) and not self.forged
         if not settles:
@@ -231,10 +231,10 @@ class Usage:
 
         Args:
             request: a request of clients, its receipts opened, to which it has the right.
-            new_producer_ids: tells how many producer ids begin with a publish.
+            new_producer_ids: function that returns the number of producer ids that begin with a publish.
 
         Returns:
-            the request as it is to be carried out: a FETCH asks for no more than there may be unsettled.
+            the request as it is to be carried out: if it is a FETCH, it asks for no more than may be unsettled.
 
         Raises:
             Busy: it has too much unsettled, or begins too many producer ids. Names the time to ask again.
@@ -284,14 +284,14 @@ class Usage:
         return Busy(f"client {client.name!r}: {reason} (its quota): ask again in {delay:.2g} s", delay=delay)
 
     def answered(self, reply: m.ClientReply, size: int, now: float) -> None:
-        """Charge an answer of ``size`` bytes. One that says to wait is free, because it is the node's own."""
+        """Charge an answer of ``size`` bytes. If it says to wait, it is free, because it is the node's own."""
         if self._bytes is not None and not (isinstance(reply, m.Failed) and reply.code == Code.BUSY):
             self._bytes.spend(size, now)  # all of it, as many may be under way at once
         if self._unsettled is not None and isinstance(reply, m.FetchReply):
             self._unsettled.hand_over(reply, now)
 
     def _count_made(self, client: Client, request: Any, catalogue: Catalogue, now: float) -> None:
-        """Refuse to make topics or groups beyond the quota. Of those that are there, nothing is refused."""
+        """Refuse a request if it would make topics or groups beyond the quota. If they exist, it is not refused."""
         if self.quotas.topics is not None and (new := new_topics(request, catalogue)):
             there = sum(client.sees(topic.name) for topic in catalogue.live())
             self._topics.ask(client, "topic", self.quotas.topics, there, new, catalogue.names, now)

@@ -1,8 +1,8 @@
 """Consumers that read for each group through this node: messages delivered and settled in the last minute.
 
 For people (`quorumq groups describe`), and for nothing else: it is in memory, it decides nothing, and a start begins
-with nothing. Bounds: the number of consumers and flows is limited, and those that were silent longest go first. None
-is kept for longer than a minute once something else has come.
+with nothing. Bounds: if there are too many consumers or flows, those that were silent longest are dropped first. When
+another one comes, those that were silent for a minute are dropped.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ SPAN_S: Final = 60.0
 """Seconds after which a delivery or a settlement is no longer counted."""
 
 SLOTS: Final = 12
-"""Parts of that span that are counted apart; the oldest goes as a whole."""
+"""Parts of that span that are counted apart. When one is over, the oldest is dropped as a whole."""
 
 TRACKED_MAX: Final = 4096
 """Most fetching consumers, and most pairs of a consumer and a partition, that this node counts."""
 
 TOLD_MAX: Final = 64
-"""Most consumers of one group in an answer: those that fetched last."""
+"""Most consumers of one group in an answer. If there are more, it has those that fetched last."""
 
 TOLD_OF_MANY: Final = 8
-"""The same in an answer about several groups."""
+"""The same if the answer is about several groups."""
 
 PATTERNS_MAX: Final = 64
-"""Most lists of topics with a pattern that one answer compares with topics: those that were fetched last."""
+"""Most lists of topics with a pattern that one answer compares with topics. If there are more, the last ones count."""
 
 NAME_CHARS_MAX: Final = 100
 DONE: Final = frozenset({"acked", "acked_after_expiry", "acked_unproven", "ok"})
 
 
 class Who(NamedTuple):
-    """A consumer, as far as a node can tell: several of one name and version on one machine are one."""
+    """A consumer as a node knows it: if several have one name and version on one machine, they are one."""
 
     name: str
     version: str
@@ -64,7 +64,7 @@ class Window:
             self.counts = {at: count for at, count in self.counts.items() if at > slot - SLOTS}
 
     def sums(self, now: float) -> tuple[int, int]:
-        """Delivered and settled within the last minute."""
+        """Return the messages delivered and settled within the last minute."""
         first = int(now / SPAN_S * SLOTS) - SLOTS
         recent = [count for slot, count in self.counts.items() if slot > first]
         return sum(count[0] for count in recent), sum(count[1] for count in recent)
@@ -183,7 +183,7 @@ def who_asks(fetch: m.Fetch, software: str, address: str) -> Who:
 
 
 def touched(table: OrderedDict[Any, Window], key: object, now: float) -> Window:
-    """Return the entry of a key, which becomes the last one. Old entries, and those beyond the most, go."""
+    """Return the entry of a key, which becomes the last one. Drop old entries, and the first if there are too many."""
     window = table.get(key)
     if window is None:
         window = table[key] = Window()

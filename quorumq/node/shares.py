@@ -1,12 +1,12 @@
 """Shares of the loop: each client begins a share of its requests in one turn, and the rest stays unread.
 
-A node has one loop. Without shares a client with many connections puts thousands of small requests in front of all
-others. A client is a name of the clients file, or else an address, so more connections are no larger share. A request
-costs by the size of its frame, refused or not: a refused one was read as well.
+A node has one loop. If there were no shares, a client with many connections could put thousands of small requests in
+front of all others. A client is a name of the clients file, or else an address, so more connections are no larger
+share. A request costs by the size of its frame, even if it is refused, because it was read as well.
 
-The connections of a client that has used up its share wait in its line, and its bytes wait in the kernel, which slows
-it down and no other client. A turn of the loop reads the requests of all others first. A request that costs more than
-a share, as a large batch, is begun whole. Its client rests afterwards: a while of that length is for the others.
+When a client has used up its share, its connections wait in its line, and its bytes wait in the kernel, which slows it
+down and no other client. A turn of the loop reads the requests of all others first. If a request costs more than a
+share, as a large batch, it is begun whole. Its client rests afterwards: a while of that length is for the others.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import trio
 from quorumq.core.values.limits import KIB
 
 SHARE: Final = 4
-"""Share of one client in a turn while others are there, in small requests: some 1 ms."""
+"""Share of one client in a turn if others are there, in small requests: some 1 ms."""
 
 SHARE_ALONE: Final = 64
-"""… and while no other client is there: less makes more steps, and so more rounds, for one producer."""
+"""… and if no other client is there. If it were less, one producer would need more steps, and so more rounds."""
 
 BESIDE_S: Final = 1.0
 """Seconds after its last request for which a client counts as there."""
@@ -42,7 +42,7 @@ SPANS: Final = 2
 of each, and keeps it."""
 
 REST_S: Final = 250e-6
-"""Seconds that a client rests for each small request's worth beyond its share, while others are there. That is some
+"""Seconds that a client rests for each small request's worth beyond its share, if others are there. That is some
 times the time of the work, and bounds a producer of large batches to 65 MB a second then."""
 
 

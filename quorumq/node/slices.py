@@ -36,7 +36,7 @@ def read_slice(store: Journal, part: Slice) -> bytes | memoryview:
 
 
 def check_records(part: Slice, data: bytes | memoryview) -> None:
-    """See that ``data`` is records [first, stop) of a batch as published; Corrupt if a CRC-32C differs."""
+    """Check that ``data`` is records [first, stop) of a batch as published; Corrupt if a CRC-32C differs."""
     header = part.header
     at, view = header.end_of(part.first - 1), memoryview(data)
     for index in range(part.first, part.stop):

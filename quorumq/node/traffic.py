@@ -1,6 +1,6 @@
 """Requests, answers and their durations at a node since it started: counters that only rise.
 
-Everything is bounded: kinds of requests and codes of errors are few, and of requests under way the oldest is forgotten.
+Kinds of requests and codes of errors are few. If too many requests are under way, the oldest is dropped.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Traffic:
     """Counts requests."""
 
     requests: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """Counts by kind of request, and by the code of its error, "ok" without one."""
+    """Counts by kind of request, and by the code of its error; "ok" if it has none."""
     messages: Counter[str] = field(default_factory=lambda: Counter(published=0, delivered=0, settled=0))
     """Counts by outcome."""
     bytes: Counter[str] = field(default_factory=lambda: Counter(published=0, delivered=0))
@@ -34,7 +34,7 @@ class Traffic:
     """Requests under way by key: begin, kind, messages and bytes."""
 
     def noticed(self, events: Iterable[Event], now: float) -> None:
-        """Events for the core have come, at ``now`` (monotonic seconds)."""
+        """Note events that have come for the core, at ``now`` (monotonic seconds)."""
         for event in events:
             if isinstance(event, Request):
                 messages = size = 0

@@ -51,7 +51,7 @@ class Transport(Protocol):
         """Names in the certificate of the other side."""
 
     def send_some(self, buffers: Sequence[memoryview]) -> int:
-        """Send a prefix of ``buffers`` without waiting; how many bytes it was, 0 when there is no room."""
+        """Send a prefix of ``buffers`` without waiting. Returns its number of bytes; 0 when there is no room."""
 
     async def wait_sendable(self) -> None:
         """Return when `send_some` may have room."""
@@ -210,7 +210,7 @@ class Outflow:
             self.nursery.start_soon(self._drain)
 
     def _send(self) -> int:
-        """Send until the transport takes no more, or this turn is over; how many bytes that were."""
+        """Send until the transport takes no more, or this turn is over. Returns the number of bytes."""
         if self.quiet.silent:
             raise ConnectionLost("the node has stopped")
         total = 0
@@ -266,7 +266,7 @@ async def connect(host: str, port: int, timeout: float, user_timeout: float | No
     """Dial a TCP address.
 
     Args:
-        host: a name or an address; of a name with several addresses, the first that answers.
+        host: a name or an address; if the name has several addresses, the first that answers counts.
         timeout: seconds for everything.
         user_timeout: see `SocketTransport`.
 

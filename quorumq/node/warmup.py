@@ -1,4 +1,4 @@
-"""Work that a node does ahead of need, once it serves."""
+"""Work that a node does ahead of need, when it serves."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import trio
 from quorumq.wire.codec import compile_all
 
 AFTER_S: Final = 2.0
-"""Seconds from the start until it begins: a command that starts a node and waits for it is not slowed down."""
+"""Seconds from the start until it begins, so that it is not slower when a command waits for the start."""
 
 PAUSE_S: Final = 0.03
 """Pause in seconds between parts of some 2 ms each."""
