@@ -98,7 +98,7 @@ ALLOWED_RATES: Final[dict[str, dict[str, float]]] = {
         "quorumq/storage": 28.0,
         "quorumq/wire": 20.2,
         "quorumq/cli": 19.7,
-        "quorumq/lab": 12.9,
+        "quorumq/lab": 17.1,
         "quorumq/history": 12.5,
         "quorumq/audit": 21.1,
         "quorumq/testing": 8.0,

@@ -4,9 +4,9 @@ The nodes are processes of their own, and so is every producer and every consume
 they share no interpreter lock with each other. This process only starts them, sends them commands, and keeps
 the ledger. All of them are on one machine with one monotonic clock, so times of different processes are compared.
 
-Four things keep the numbers honest. A warm-up of its own topic, through the same processes, is not counted. The
-disk's fsync is measured first, in the nodes' directory, because it decides most of the rest. The machine's facts come
-with every result. There is no result at all if the ledger does not add up.
+Four rules keep the numbers honest. A warm-up of its own topic, through the same processes, is not counted. The
+disk's fsync is measured first, in the nodes' directory, because it decides most of the rest. Every result names the
+machine. If the ledger does not add up, there is no result at all.
 """
 
 from __future__ import annotations
@@ -150,8 +150,8 @@ WORKLOADS: Final = (
 def bench() -> None:
     """Measure rates and latencies on this machine, with every message verified.
 
-    Without --node each run starts three nodes of its own on loopback and removes them afterwards. Producers and
-    consumers are processes of their own. Every payload carries a digest that is checked on delivery, and the
+    If --node is not given, each run starts three nodes of its own on loopback and removes them afterwards. Producers
+    and consumers are processes of their own. Every payload carries a digest that is checked on delivery, and the
     run counts only if each message was acked exactly once. A warm-up comes first and is not counted.
 
     The numbers are of this machine, with everything on it sharing its cores and its disk: say which machine when
@@ -223,7 +223,7 @@ def _run(workload: Workload, options: dict[str, Any]) -> None:
 
 
 def measure(kind: type[Bench], options: Mapping[str, Any], cluster: LocalCluster | None) -> dict[str, Any]:
-    """Run once, after a warm-up, on ``cluster`` or else on ``options["nodes"]``."""
+    """Run once, after a warm-up, on ``cluster``; if it is None, on ``options["nodes"]``."""
     addresses = list(options["nodes"]) if cluster is None else cluster.addresses
     size = options["size"]
     # A run of large messages has fewer, so that runs of all sizes take about as long.

@@ -46,7 +46,7 @@ def say(**line: Any) -> None:
 
 
 async def read(commands: trio.MemorySendChannel[dict[str, Any]]) -> None:
-    """Pass on lines of standard input, as they come, until it is closed."""
+    """Pass on lines of standard input when they come, until it is closed."""
     async with commands:
         while line := await trio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True):
             await commands.send(json.loads(line))
@@ -211,7 +211,7 @@ class Consuming:
 
 
 async def consume(client: Client, command: dict[str, Any], commands: Receive) -> None:
-    """Consume until the next command, which is to stop, or the last one."""
+    """Consume until the next command, which is to stop, or until none can come."""
     stop = trio.Event()
     consuming = Consuming(client, command)
     async with trio.open_nursery() as nursery:
@@ -223,7 +223,7 @@ async def consume(client: Client, command: dict[str, Any], commands: Receive) ->
 
 
 async def one_by_one(client: Client, command: dict[str, Any]) -> None:
-    """Publish one, have it delivered, ack it; then the next."""
+    """Publish one message, take it and ack it. When that is done, go on with the next."""
     consuming = Consuming(client, command)
     legs: dict[str, list[float]] = {"publish": [], "delivery": [], "ack": [], "whole": []}
     topic, hold_time = command["topic"], command["hold_time"]
@@ -286,7 +286,7 @@ async def work() -> None:
 
 
 def main() -> int:
-    """Run; an error that quorumq raises on purpose goes to the process that started this one."""
+    """Run. If quorumq raises an error on purpose, it goes to the process that started this one."""
     from quorumq.commands import releases
 
     try:

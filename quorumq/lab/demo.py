@@ -2,10 +2,10 @@
 
 Everything is real: three node processes on loopback, three worker processes that parse Python source, SIGKILL for
 a node that holds messages, SIGSTOP for a worker that works on some. The result is judged from the histories of the
-processes (demo_verdict.py), and a demo in which the faults did not happen fails as one that lost a message does.
+processes (demo_verdict.py). If the faults did not happen, the demo fails, as it does if a message was lost.
 
 Promises: it needs nothing but quorumq and works from any directory without a network. All that it started is
-stopped when it ends, by Ctrl-C too. Without --keep nothing is left behind.
+stopped when it ends, by Ctrl-C too. If --keep is not given, nothing is left behind.
 """
 
 from __future__ import annotations

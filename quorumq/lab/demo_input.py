@@ -1,7 +1,7 @@
 """Messages that the demo publishes.
 
-The input is real and on every machine: the Python source of the installation that runs the demo. A worker that
-parses it does real work, most of it succeeds, and failures have reasons of their own. A bare Debian Python
+The input is real and on every machine: the Python source of the installation that runs the demo. When a worker
+parses it, that is real work. Most of it succeeds, and if it fails, it has a reason of its own. A bare Debian Python
 has 668 files and none that fail, so a few malformed ones come along; they are marked, and reported apart.
 
 Promises: the same installation gives the same messages in the same order; every message is below the limit of
@@ -31,7 +31,7 @@ from quorumq.wire.batch import Message
 MESSAGES_MAX: Final = 6_000
 
 LINES_MIN: Final = 100
-"""Fewer lines of `--input` are over before anything can be done to the cluster while they are worked on."""
+"""If `--input` has fewer lines, they are worked off before a fault can happen to the cluster."""
 
 PATH_CHARS_MAX: Final = 1_000
 
@@ -40,7 +40,7 @@ MALFORMED: Final = "malformed"
 
 
 class Chunk(NamedTuple):
-    """One message to be: source, and where it comes from.
+    """Source for one message, and the file that it comes from.
 
     ``encoding`` is "" if the worker finds it out as Python does (byte order mark, coding comment, UTF-8).
     """
@@ -84,10 +84,10 @@ def installation_files() -> list[Path]:
 
 
 def chunks_of_installation(files: Iterable[Path], messages_max: int = MESSAGES_MAX) -> Iterator[Chunk]:
-    """Yield the pieces of ``files`` to publish: their functions and classes, and files that have none, whole.
+    """Yield ``messages_max`` pieces of ``files``: their functions and classes; if a file has none, the whole file.
 
     A cross-section rather than the beginning of the alphabet: files come in the order of a hash of their paths,
-    which is the same every time. Files that cannot be read, and empty ones, are left out.
+    which is the same every time. If a file is empty, too large or cannot be read, it is left out.
     """
     ordered = sorted(files, key=lambda path: (_hash(path), path))
     yield from islice((chunk for path in ordered for chunk in _chunks_of(path)), messages_max)
@@ -135,7 +135,7 @@ def chunks_of_lines(path: Path) -> list[Chunk]:
 def parse_source(source: bytes, encoding: str = "") -> None:
     """Decode and parse ``source``: the work that the demo's workers do for each message.
 
-    An ``encoding`` of "" is found out as Python does.
+    If ``encoding`` is "", it is found out as Python does.
 
     Raises:
         SyntaxError, ValueError, UnicodeDecodeError, RecursionError, MemoryError: as Python gives them.
@@ -163,7 +163,7 @@ def _chunks_of(path: Path) -> Iterator[Chunk]:
 
 
 def _definitions(source: bytes, path: Path) -> Iterator[Chunk]:
-    """Yield the functions and classes at the top of a file; none if it does not parse, so that it is sent whole."""
+    """Yield the functions and classes at the top of a file. If it does not parse, yield none: it is sent whole."""
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
         text = source.decode(encoding)

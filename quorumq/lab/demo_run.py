@@ -31,7 +31,7 @@ GROUP: Final = "parsers"
 RF: Final = 3
 PARTITIONS: Final = 3
 HOLD_S: Final = 5.0
-"""Hold time and hold_time_max: short, so that a hold can run out and a quarantine end while one watches."""
+"""Seconds of a hold and of hold_time_max: short, so that a person sees when a hold runs out or a quarantine ends."""
 
 WORK_S: Final = 18.0
 """Least time that the work is made to last, in seconds: long enough for a hold to run out and a quarantine to end."""
@@ -44,7 +44,7 @@ BATCH_MAX: Final = 64
 STOP_AT: Final = 0.31
 KILL_AT: Final = 0.36
 KILL_UNTIL: Final = 0.69
-"""Shares of the messages acked. The worker is stopped first: its stop lasts longer than the rest."""
+"""Shares of acked messages. A worker is stopped at the first, a node killed at the second, both before the last."""
 
 LATE_SHARE: Final = 0.1
 LATE_MAX: Final = 60
@@ -56,7 +56,7 @@ DOWN_FOR_S: Final = 2.0
 POLL_S: Final = 0.1
 STATUS_EVERY_S: Final = 0.4
 PATIENCE_S: Final = 900.0
-"""Time in seconds after which the demo gives up and names the missing messages. An idle machine takes half a minute."""
+"""Seconds after which the demo gives up and names the missing messages. On an idle machine it takes half a minute."""
 
 QUARANTINE_PATIENCE_S: Final = HOLD_S * 1.02 + 60.0
 WORKER_STOP_S: Final = 60.0
@@ -96,7 +96,7 @@ class Run:
             the verdict; the cluster is stopped by then.
 
         Raises:
-            NodeDied, QuorumqError: something that is no part of the demo went wrong.
+            NodeDied, QuorumqError: there was an error that is no part of the demo.
         """
         with self.view:
             self.cluster = LocalCluster(

@@ -1,9 +1,9 @@
 """One of the demo's workers: takes source, parses it, acks it or gives it up.
 
 A process of its own, started by demo.py, because the demo stops it with SIGSTOP. It works like any consumer
-that fetches by hand: take a batch, do the work, ack successes, dead-letter failures. It does not extend its
-holds and does not look at its deadlines, so that the demo shows a worker that overruns them: its acks come late and
-say so.
+that fetches by hand: take a batch, do the work, ack a message if it parses, else make it a dead letter. It does not
+extend its holds and does not look at its deadlines, so that the demo shows a worker that overruns them: if an ack comes
+late, its answer says so.
 
 Its requests and their answers are in its history at once (docs/history.md): a line is in the file before its request
 is sent. It ends at SIGTERM, after its batch.
@@ -30,10 +30,10 @@ WAIT_S: Final = 0.4
 """Time that one FETCH waits for messages, in seconds."""
 
 FETCH_TIMEOUT_S: Final = 1.0
-"""Time in seconds that the worker's own node may fail to answer before another is asked."""
+"""Seconds: if the worker's own node does not answer for as long, another is asked."""
 
 AWAY_S: Final = 1.5
-"""For how long it asks the others then."""
+"""Seconds for which it asks the others then."""
 
 SETTLE_TIMEOUT_S: Final = 10.0
 
@@ -102,7 +102,7 @@ class Work:
         await self._ack(good)
 
     async def _ack(self, messages: Sequence[Message]) -> None:
-        """Ack until each has its answer: an ack may be repeated, anywhere, and says the same or less."""
+        """Ack until each message has its answer. If an ack is repeated, its answer says the same or less."""
         unsettled = list(messages)
         while unsettled:
             with contextlib.suppress(Unanswered):
