@@ -30,7 +30,7 @@ class MemoryDisk:
         self.directory = 0  # its inode's number; the files' count up
         self._inodes = 0
         self.on_operation: Callable[[str, str], None] | None = None
-        """Called with (operation, name) before every call that changes something; its exception is raised there. The
+        """Called with (operation, name) before every call that changes something. If it raises, so does the call. The
         place to crash a node in the middle, or to fail a chosen call."""
         self.fail_syncs = 0
         """That many of the next `sync` and `sync_dir` raise EIO. As on a real system, the bytes they were for read fine
@@ -167,11 +167,11 @@ class MemoryDisk:
         Args:
             rng: decides how much survives of unsynced writes: of each file any prefix, torn at any byte
                 and with any of its unsynced pages zeroed; of the changes of names any subset.
-            keep_bytes: instead of asking ``rng``, keep exactly this many unsynced bytes of each file.
-            keep_names: instead of asking ``rng``, keep exactly this many unsynced changes of names, the first ones.
+            keep_bytes: if it is given, this number of unsynced bytes of each file survive, or all if there are fewer.
+            keep_names: if it is given, this number of unsynced changes of names survive, the first ones.
 
         Returns:
-            The disk that the next start finds; with neither rng nor numbers nothing unsynced survives.
+            The disk that the next start finds. If neither rng nor numbers are given, nothing unsynced survives.
         """
         self._alive()
         changes = self._name_changes

@@ -1,12 +1,12 @@
 """Everything that a simulated run depends on, as values.
 
 A run is a pure function of its schedule (and of the code). The schedule holds the seed, the options drawn
-from it and the list of faults, written out in full: a fault can be removed, or an option changed, without
-reshuffling the rest, because each concern (network, disks, faults, workload, nodes) has a random stream of
-its own, named by the seed.
+from it and the list of faults, written out in full. If a fault is removed, or an option changed, the rest stays
+as it is, because each concern (network, disks, faults, workload, nodes) has a random stream of its own, named
+by the seed.
 
-Options are drawn per seed ("swarm"): a run with no loss at all but many crashes finds errors that a run with a
-little of everything does not.
+Options are drawn per seed ("swarm"): if a run has no loss at all but many crashes, it finds errors that a run with
+a little of everything does not.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Schedule:
         """Return the schedule of a text that `to_json` wrote.
 
         Raises:
-            ValueError: it is not JSON, or names an option that there is not.
+            ValueError: it is not JSON, or names an option that does not exist.
         """
         data: dict[str, Any] = json.loads(text)
         try:

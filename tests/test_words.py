@@ -105,7 +105,7 @@ ALLOWED_RATES: Final[dict[str, dict[str, float]]] = {
         "quorumq/brokers": 24.2,
         "quorumq/gateway": 17.4,
         "quorumq": 16.7,
-        "sim": 12.1,
+        "sim": 13.0,
         "spark": 11.2,
         "tests": 4.6,
         "docs": 12.3,

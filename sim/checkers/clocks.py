@@ -3,17 +3,17 @@
 Judged are first lives (n = 0), in true time, give or take the difference of the clocks' rates:
 
 - a message is not delivered before it is due;
-- it is not dead-lettered as expired before its time, by its own TTL, or else by the shortest that
+- it is not dead-lettered as expired before its time, by its own TTL, or if it has none, by the shortest that
   any request gave the topic;
-- it is not delivered to a FETCH that was sent after its time was over at every replica.
+- if a FETCH was sent when the message's time was over at every replica, the message is not delivered to it.
 
-Unless too many clocks were wrong: a node's may be wrong for messages that it stores once its time of day was changed
-and it was started again since, as nothing but a start asks the time of day. A node whose directory was lost, damaged or
-brought back has no wrong clock: without the batch it does not say that it is due or expired, and a copy that it fetches
-is as old as enough of the others say. But it cannot help to expire a message, either, that it has not fetched again.
-RECLAIM is no fault and takes payload away as well (`kept: false`, or a CREATE of the topic without retention): after a
-rewind of the group, or for one that was made later than the message, a replica may lack a batch that it once stored, so
-expiry is not judged there. Of a partition that was moved, every node that ever had a slot counts as a replica.
+If too many clocks were wrong, this is not judged. If a node's time of day was changed, and it was started again since,
+its clock may be wrong for messages that it stores then, because only a start asks the time of day. If its directory was
+lost, damaged or brought back, its clock is not wrong: without the batch it does not say that it is due or expired, and
+a copy that it fetches is as old as enough of the others say. But it cannot help to expire a message, either, that it
+has not fetched again. RECLAIM is no fault and takes payload away as well (`kept: false`, or a CREATE of the topic
+without retention). If the group was rewound, or made later than the message, a replica may lack a batch that it once
+stored, so expiry is not judged. If a partition was moved, every node that ever had a slot counts as a replica.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from quorumq.history import Row
 from sim.checkers.base import DEAD, Key, TopicChecker, messages, name
 
 LOSSES = ("wipe", "restore", "flip", "rot", "damage")
-"""Faults that take something of a node's disk."""
+"""Faults that take something off a node's disk."""
 
 RATE = 0.011
 SLACK_S = 0.05

@@ -1,8 +1,8 @@
 """Everything that may happen next.
 
 A state is a flat tuple of numbers: one per node, then the messages that were ever sent and could still matter, then
-the rest of the budget, then the facts. A message stays deliverable until it cannot matter any more, so a lost
-one is one that is never delivered, a doubled one is delivered twice, and any order is tried.
+the rest of the budget, then the facts. A message stays deliverable until it cannot matter any more. So if it is never
+delivered, it is lost, and if it is delivered twice, it is doubled, and any order is tried.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class Explorer:
         return state, problem
 
     def _see(self, fact: int, group: Group) -> tuple[int, str]:
-        """Return the facts once a node has this register of the group."""
+        """Return the facts when a node has this register of the group."""
         result = self._seen.get((fact, group))
         if result is None:
             after, problem = outside.seen(self._observations.all[fact], group)
@@ -171,7 +171,7 @@ class Explorer:
         return state, problem
 
     def hear(self, fact: int, request: int, reply: int, tick: int, group: Group | None) -> tuple[int, str]:
-        """Return the facts once a client has heard a reply, from a node that has this register of the group."""
+        """Return the facts when a client has got a reply from a node that has this register of the group."""
         key = (fact, request, reply, tick, group)
         result = self._answered.get(key)
         if result is None:
@@ -270,7 +270,7 @@ class Explorer:
         return (action[0], self.scenario.nodes[at], *action[1:]), after, problem
 
     def _fetches(self, state: State, tick: int, slot: str = "attempts") -> Iterator[Step]:
-        """Send a FETCH and let it arrive: one that is under way longer only has its deadline earlier."""
+        """Send a FETCH and let it arrive. If it were under way longer, only its deadline would be earlier."""
         world, nodes = self.world, self.nodes
         net, budget, fact = state[-3:]
         coordinators = self.scenario.coordinators or world.members
@@ -297,7 +297,7 @@ class Explorer:
                 yield ("fetch", name, key - 1, wall_ms == ahead), done, problem
 
     def _operations(self, state: State, tick: int) -> Iterator[Step]:
-        """Let an operator ask, or a proposer go on after it met another's proposal and waited long enough."""
+        """Let an operator ask; or let a proposer go on when it met another's proposal and waited long enough."""
         nodes = self.nodes
         for index, (kind, name) in enumerate(self.scenario.operators):
             phase = self.observations(state).operations[index].phase
@@ -309,7 +309,7 @@ class Explorer:
                     yield self._one(state, at, action, tick)
 
     def _remote(self, state: State, message: int, remaining: tuple[int, ...], tick: int) -> Iterator[Step]:
-        """Deliver a RemoteFetch. Every further copy of it is one more attempt, and is paid for as one."""
+        """Deliver a RemoteFetch. If it was delivered before, that is one more attempt, and is paid for as one."""
         nodes, traffic = self.nodes, self.traffic
         copy = traffic.fetching[message]
         if copy == message and not remaining[SLOT["attempts"]]:
@@ -425,7 +425,7 @@ class Explorer:
         return self.world.link(at[0], at[1], self.tick(state)) is None
 
     def _start(self, state: State, at: int, tick: int, slot: str) -> Step:
-        """Start a node again that is gone: from its journal, with what the others know, or from a backup."""
+        """Start a node again if it is gone: from its journal, with the knowledge of the others, or from a backup."""
         name, local, nodes = self.scenario.nodes[at], state[at], self.nodes
         fact = self._observations.number(outside.lost(self.observations(state), name))
         paid = (*state[:-2], self.spend(state[-2], SLOT[slot]), fact)
@@ -446,7 +446,7 @@ class Explorer:
         return (STARTS[slot], name), self._strip(after), problem
 
     def _strip(self, state: State) -> State:
-        """Drop the journals once nothing can crash any more, because they do not matter then."""
+        """Drop the journals when nothing can crash any more, because they do not matter then."""
         remaining = self._budgets.all[state[-2]]
         if any(remaining[SLOT[slot]] for slot in STARTS):
             return state
