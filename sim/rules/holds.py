@@ -142,7 +142,7 @@ def extend_to_less(
 
 def release_on_failed_extend(before: Before, self: ExtendCoordinator, context: Context) -> list[Effect]:
     effects: list[Effect] = []
-    if not self.ballots:
+    if not (self.votes or self.asks):
         now = Now(context.state.timers[0][0] if context.state.timers else 0.0, 0)
         for verdict in self.verdicts:
             if verdict.outcome != "ok":
