@@ -6,7 +6,6 @@ write, which take a round trip each; or a topic grows on nodes that do not know 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from quorumq.core.messages import OpenSession, OpenSessionReply, TopicReply
@@ -15,7 +14,7 @@ from quorumq.wire.batch import Message, build_batch
 from sim.clients.guest import MISTYPED, Guest
 from sim.clients.operator import Operator
 from sim.clients.surroundings import Surroundings
-from sim.fault_plan import Fault
+from sim.fault_plan import Fault, Inflict
 from sim.world import EPOCH_MS
 
 Links = tuple[tuple[str, str], ...]
@@ -29,7 +28,7 @@ class Arrivals:
         around: Surroundings,
         guests: list[Guest],
         operators: list[Operator],
-        inflict: Callable[[Fault], None],
+        inflict: Inflict,
     ) -> None:
         self.around = around
         self.world = around.world
@@ -165,8 +164,12 @@ class Arrivals:
         links = (*pairs, *((two, one) for one, two in pairs))
         self.inflict(Fault(self.world.time, "partition", (), seconds, 0.0, links))
         self.publish(there, topic)  # so that its first FETCH brings something
+
+        def visit(guest: Guest, _: object) -> None:
+            guest.join(rng.choice(there))
+
         for guest in guests:
-            self.world.after(0.1, lambda _, __, guest=guest: guest.join(rng.choice(there)))
+            self.world.after(0.1, visit, guest)
         operator, here = rng.choice(self.operators), rng.choice(rest)
 
         def then(answer: Any, _: Any) -> None:

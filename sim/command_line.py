@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 from rich.console import Console
@@ -21,6 +22,8 @@ from quorumq.core.values.errors import StorageError
 from quorumq.history import HistoryWriter, Row
 from sim.profiles import PROFILES
 from sim.schedule import SHELL, Schedule
+
+Command = TypeVar("Command", bound=Callable[..., Any] | click.Command)
 
 FILE = click.Path(dir_okay=False, path_type=Path)
 EXISTING = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -57,17 +60,17 @@ without = click.option(
 )
 
 
-def seeds(default: int, text: str = "How many seeds to run.") -> Any:
+def seeds(default: int, text: str = "How many seeds to run.") -> Callable[[Command], Command]:
     """Return the option ``--seeds``."""
     return click.option("--seeds", default=default, show_default=True, type=click.IntRange(1), help=text)
 
 
-def schedule(text: str) -> Any:
+def schedule(text: str) -> Callable[[Command], Command]:
     """Return the option ``--schedule``, a file that is there."""
     return click.option("--schedule", "path", type=EXISTING, help=text)
 
 
-def file(*names: str, text: str) -> Any:
+def file(*names: str, text: str) -> Callable[[Command], Command]:
     """Return an option that is a file to write."""
     return click.option(*names, type=FILE, help=text)
 

@@ -79,9 +79,9 @@ class Drain:
         for producer in self.producers:
             if not producer.finished:
                 yield f"producer {producer.name} waits for what it published"
-        for name, confirmed in topics.deleted.items():
+        for topic, confirmed in topics.deleted.items():
             if not confirmed:
-                yield f"the deletion of {name} is not confirmed"
+                yield f"the deletion of {topics.names[topic]} is not confirmed"
         if not topics.created and not topics.gone:
             yield "no topic was created"
         expected = self.expected()
@@ -262,8 +262,8 @@ def known_of(replica: Replica, producer_id: ProducerId) -> int:
 
 def differing(subject: str, by_node: dict[NodeId, Any]) -> Iterator[str]:
     """Yield one text if nodes do not have the same."""
-    first = next(iter(by_node), None)
-    for name in by_node:
+    first, *others = by_node or ("",)
+    for name in others:
         if by_node[name] != by_node[first]:
             yield f"{subject}: {first} and {name} differ"
             return

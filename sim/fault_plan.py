@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from typing import Protocol
 
 from quorumq.core.cluster.topics import rendezvous
 from quorumq.core.values.types import topic_id
@@ -41,6 +42,12 @@ class Fault:
         if self.links:
             fields["links"] = [list(pair) for pair in self.links]
         return fields
+
+
+class Inflict(Protocol):
+    """Inflicts a fault now."""
+
+    def __call__(self, fault: Fault, _: object = None) -> None: ...
 
 
 LOSSES = ("wipe", "restore", "flip", "rot", "damage")
@@ -157,7 +164,7 @@ def draw_relay(rng: random.Random, options: Options, losses: tuple[Fault, ...]) 
         if (one in away) != (two in away) or {one, two} in [{victim, name} for name in alone]
     )
     end = round(begin + lasts - 0.02, 4)
-    again = () if kind == "damage" else (Fault(begin + 0.05, "kill", (victim,), 0.05),)
+    again: tuple[Fault, ...] = () if kind == "damage" else (Fault(begin + 0.05, "kill", (victim,), 0.05),)
     # A copy that is started twice has a start of its own to show.
     if kind == "restore" and rng.random() < 0.5:
         again += (Fault(round(end + rng.uniform(0.3, 1.5), 4), "kill", (victim,), 0.05),)

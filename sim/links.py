@@ -155,9 +155,10 @@ class Links:
         if self.machine.waits(self.on_welcome, answer, reply):
             return
         self.world.messages += 1
-        if not isinstance(reply, m.Welcome):
+        if isinstance(reply, m.Failed):
             self.machine.feed(HelloRefused(peer, reply.code, reply.detail, reply.needed))
             return
+        assert isinstance(reply, m.Welcome)
         self.up[peer] = (reply.incarnation, their_life)
         self.machine.feed(
             LinkUp(peer, reply.incarnation, reply.stamp, reply.seen, reply.position, reply.position_by)
@@ -262,7 +263,7 @@ class Links:
                 return
             if state.disk_shortage or state.memory_full:
                 self.once[id(envelope)] = envelope
-        if kind is m.RegistersReply and envelope.message.topics:
+        if isinstance(envelope.message, m.RegistersReply) and envelope.message.topics:
             world.saw("a node asked for a topic that it did not know")
         recovers = kind is m.HoldsReply and bool(core.context.hold_recovery.awaited)
         machine.feed(_new_received(Received, (envelope,)))

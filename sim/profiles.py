@@ -20,6 +20,11 @@ def draw_distance(rng: random.Random, options: Options) -> Options:
     )
 
 
+def off(names: str) -> dict[str, Any]:
+    """Return the options of these names, each 0."""
+    return dict.fromkeys(names.split(), 0)
+
+
 def sometimes(rng: random.Random, share: float, low: float, high: float) -> float:
     """Return 0 mostly; in ``share`` of the seeds a value between ``low`` and ``high``."""
     value = rng.uniform(low, high)
@@ -99,8 +104,8 @@ def draw_calm(rng: random.Random) -> Options:
     none += " deletions rivals relay runs_per_step delayed ttl_share retry_early delay names"
     if rng.random() < 1 / 3:
         none += " moves joining"
-    calm: dict[str, Any] = {
-        **dict.fromkeys(none.split(), 0),
+    calm = {
+        **off(none),
         "fifo": True,
         "partitions": rng.choice((1, 2, 4)),
         "hold_time_max": 20.0,
@@ -133,10 +138,9 @@ def with_silence(rng: random.Random, options: Options) -> Options:
     leave a hold by the vote of the silent node, and the other node then takes the held messages for ready. The bound
     allows some rounds that end at their timeout, as the third vote does not come.
     """
-    many = {"consumers": rng.choice((4, 6)), "fetch_messages": rng.choice((1, 2, 4))}
-    many |= {"producers": 3, "batches": 45, "batch_messages": 4, "partitions": 1, "groups": 1}
     return dataclasses.replace(
-        options, **many, **dict.fromkeys(("moves", "joining"), 0), nodes=3, rf=3, silent=rng.choice("abc"),
+        options, consumers=rng.choice((4, 6)), fetch_messages=rng.choice((1, 2, 4)), producers=3, batches=45,
+        batch_messages=4, partitions=1, groups=1, moves=0, joining=0, nodes=3, rf=3, silent=rng.choice("abc"),
         latency=0.01, hold_times=(8.0, 10.0), hold_time_max=10.0, request_timeout=1.0, fault_time=12.0, wait_max=4.0,
     )  # fmt: skip
 
@@ -151,7 +155,7 @@ def draw_groups(rng: random.Random) -> Options:
         options = dataclasses.replace(options, wall_offset=0.0, clock_rate=0.0)
     none = "loss duplicate spikes slow vanish delayed ttl_share reject derive relay turn distance deletions rivals"
     none += " runs_per_step rival_rf inspectors check recall"
-    options = dataclasses.replace(options, **dict.fromkeys(none.split(), 0), guests=3, disk="memory")
+    options = dataclasses.replace(options, **off(none), guests=3, disk="memory")
     return dataclasses.replace(
         options,
         batches=5,
@@ -186,11 +190,12 @@ def _draw_many(rng: random.Random, shapes: dict[tuple[int, int], int]) -> Option
     options = dataclasses.replace(options, claim=sometimes(another, 1 / 3, 0.05, 0.4))
     options = dataclasses.replace(options, limit=sometimes(another, 1 / 4, 0.1, 0.5))
     if runs:  # and then requests with more than that
-        many = {
-            "batch_messages": max(16, options.batch_messages),
-            "fetch_messages": max(16, options.fetch_messages),
-        }
-        options = dataclasses.replace(options, runs_per_step=runs, **many)
+        options = dataclasses.replace(
+            options,
+            runs_per_step=runs,
+            batch_messages=max(16, options.batch_messages),
+            fetch_messages=max(16, options.fetch_messages),
+        )
     idle = rng.choice((86_400.0, 86_400.0, 0.1, 0.5, 2.0))
     if idle != 86_400.0:
         options = dataclasses.replace(options, session_idle=idle, sync_interval=rng.choice((0.2, 0.5, 1.0)))
@@ -224,8 +229,8 @@ def _draw_many(rng: random.Random, shapes: dict[tuple[int, int], int]) -> Option
         brief = dataclasses.replace(options, relay=True, fault_time=8.0, hold_time_max=2.0)
         return dataclasses.replace(brief, hold_times=(options.hold_times[0], options.hold_times[0]))
     if rng.random() < 0.02:  # more runs of equal records than one chunk of a span map holds
-        many = {"batches": 2, "batch_messages": 700, "fetch_messages": 2000, "producers": 1}
-        return dataclasses.replace(options, **many, shred=0.8, check=0.0, recall=options.recall / 10)
+        many = dataclasses.replace(options, shred=0.8, check=0.0, recall=options.recall / 10)
+        return dataclasses.replace(many, batches=2, batch_messages=700, fetch_messages=2000, producers=1)
     return options
 
 
@@ -293,15 +298,17 @@ def swarm_with(**options: Any) -> Callable[[random.Random], Options]:
 def draw_quiet(rng: random.Random) -> Options:
     """Draw no fault at all: a perfect but not instantaneous world."""
     options = draw_swarm(rng)
-    none = dict.fromkeys(("loss", "duplicate", "spikes", "slow", "vanish", "release", "replay"), 0.0)
-    brief = dataclasses.replace(options, **none, relay=False, runs_per_step=0, fault_time=2.0)
-    return dataclasses.replace(brief, hold_times=(4.0, 4.0), hold_time_max=4.0)
+    options = dataclasses.replace(options, loss=0.0, duplicate=0.0, spikes=0.0, slow=0.0, vanish=0.0)
+    options = dataclasses.replace(
+        options, release=0.0, replay=0.0, relay=False, runs_per_step=0, fault_time=2.0
+    )
+    return dataclasses.replace(options, hold_times=(4.0, 4.0), hold_time_max=4.0)
 
 
 def draw_clocks(rng: random.Random) -> Options:
     """Draw three nodes, and delays and TTLs that mostly outlast the faults: one node's clock is set in that time."""
-    timed = {"delayed": 0.7, "delayed_by": 15.0, "ttl_share": 0.5, "ttl": 30.0}
-    options = dataclasses.replace(draw_swarm(rng, {(3, 3): 1}), **timed, fault_time=6.0, keep=True)
+    options = dataclasses.replace(draw_swarm(rng, {(3, 3): 1}), fault_time=6.0, keep=True)
+    options = dataclasses.replace(options, delayed=0.7, delayed_by=15.0, ttl_share=0.5, ttl=30.0)
     return dataclasses.replace(options, rewind=0.0, deletions=0, relay=False)
 
 
@@ -310,8 +317,7 @@ def draw_limits(rng: random.Random) -> Options:
     many = {"batches": 12, "batch_messages": 16, "consumers": 8, "limit": 0.6, "fault_time": 8.0}
     none = "unmake rewind pause purge deletions relay late_group guests slow vanish shred partial delayed claim derive"
     none += " poison stops by_id dead_readers"
-    options: dict[str, Any] = {**many, **dict.fromkeys(none.split(), 0)}
-    return dataclasses.replace(draw_swarm(rng, {(3, 3): 1}), **options)
+    return dataclasses.replace(draw_swarm(rng, {(3, 3): 1}), **{**many, **off(none)})
 
 
 PROFILES: dict[str, Callable[[random.Random], Options]] = {

@@ -40,38 +40,36 @@ class Sightings:
     def sends(self, message: PeerMessage, life: int) -> None:
         """Note a message to a peer, in life number ``life``."""
         world = self.world
-        kind = type(message)
-        world.count(kind.__name__)
-        if kind is Store:
-            if message.more:  # type: ignore[union-attr]
+        world.count(type(message).__name__)
+        if isinstance(message, Store):
+            if message.more:
                 world.saw("several publishes went as one STORE")
-            if message.hold is not None:  # type: ignore[union-attr]
-                self.observer.on_hold_sent(self.name, life, message.hold.round)  # type: ignore[union-attr]
-        elif kind is StoreReply and message.votes is not None:  # type: ignore[union-attr]
-            if message.votes.granted:  # type: ignore[union-attr]
+            if message.hold is not None:
+                self.observer.on_hold_sent(self.name, life, message.hold.round)
+        elif isinstance(message, StoreReply) and message.votes is not None:
+            if message.votes.granted:
                 world.saw("a HOLD was piggybacked on a STORE")
-        elif kind is HoldReply:
-            if message.abstained and not message.error:  # type: ignore[union-attr]
+        elif isinstance(message, HoldReply):
+            if message.abstained and not message.error:
                 world.saw("a replica in quarantine abstained")
-            if message.tombs:  # type: ignore[union-attr]
+            if message.tombs:
                 world.saw("read repair fired")
-            if any(item.ballot == STAMP_ZERO for item in message.not_due):  # type: ignore[union-attr]
+            if any(item.ballot == STAMP_ZERO for item in message.not_due):
                 world.saw("a HOLD asked for what was not due")
-            if message.tokens is not None and 0 <= message.tokens < sum(  # type: ignore[union-attr]
-                item.span.size
-                for item in message.granted  # type: ignore[union-attr]
+            if message.tokens is not None and 0 <= message.tokens < sum(
+                item.span.size for item in message.granted
             ):
                 world.saw("a vote had too few tokens")
-            if any(item.unseen for item in message.granted):  # type: ignore[union-attr]
+            if any(item.unseen for item in message.granted):
                 world.saw("a replica voted on what it had not seen")
-            for item in message.refused:  # type: ignore[union-attr]
+            for item in message.refused:
                 if item.remaining > 0:
                     world.saw("a HOLD met another's hold")
                     break
-        elif kind is Hold:
-            self.observer.on_hold_sent(self.name, life, message.round)  # type: ignore[union-attr]
-        elif kind is Release and self.observer.full:
-            self.observer.note_release(self.name, message)  # type: ignore[arg-type]
+        elif isinstance(message, Hold):
+            self.observer.on_hold_sent(self.name, life, message.round)
+        elif isinstance(message, Release) and self.observer.full:
+            self.observer.note_release(self.name, message)
 
     def keeps(self, header: BatchHeader) -> None:
         """Note that a batch is durable here: the checker of loss counts its nodes when its publish is confirmed."""
@@ -145,7 +143,7 @@ def check_deleted(
     """
     over = topics.is_over
     gone = list(filter(over, topics.names))
-    leftovers = {
+    leftovers: dict[str, list[Any]] = {
         "a register": [
             topic.name for topic in core.catalogue.topics.values() if over(topic.id) and not topic.deleted
         ],

@@ -172,7 +172,8 @@ class StoreJournal(SimJournal):
         )
 
     def damaged(self) -> list[BatchStored]:
-        return [damaged.record for damaged in self.store.damaged]
+        records = [damaged.record for damaged in self.store.damaged]
+        return [record for record in records if isinstance(record, BatchStored)]
 
     def set_aside(self, number: int) -> None:
         self.store.set_aside(number)

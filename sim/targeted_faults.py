@@ -16,7 +16,7 @@ from quorumq.wire.batch import Message, build_batch
 from sim.clients.operator import Operator
 from sim.clients.producer import Producer
 from sim.clients.surroundings import Surroundings
-from sim.fault_plan import Fault
+from sim.fault_plan import Fault, Inflict
 from sim.machine import cores_of
 from sim.step_limits import STEP_S
 from sim.world import EPOCH_MS
@@ -30,7 +30,7 @@ class TargetedFaults:
         around: Surroundings,
         operators: list[Operator],
         producers: list[Producer],
-        inflict: Callable[[Fault], None],
+        inflict: Inflict,
     ) -> None:
         self.around = around
         self.operators = operators

@@ -83,7 +83,7 @@ class OneWrongClock(TopicChecker):
         if row["fault"] in ("wall-jump", "wrong-clock"):
             self.changed.update(dict.fromkeys(nodes))
         elif row["fault"] in LOSSES:
-            self.lost.update(dict.fromkeys(nodes, row["at"]))
+            self.lost.update((node, row["at"]) for node in nodes)
 
     def on_start(self, row: Row) -> None:
         if row["who"] in self.changed:

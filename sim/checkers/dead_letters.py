@@ -101,7 +101,7 @@ class DeadLettersConserved(DrainedChecker, SettingsChecker):
                 lives[row["generation"]] = (row["n"], row["at"])
 
     def on_redrive(self, row: Row) -> None:
-        self.changed.update(dict.fromkeys(group_messages(row), row["at"]))
+        self.changed.update((key, row["at"]) for key in group_messages(row))
         if row["outcome"] == "invoke":
             self.sent[(row["who"], row["op"])] = row["at"]
             for key in group_messages(row):
@@ -114,7 +114,7 @@ class DeadLettersConserved(DrainedChecker, SettingsChecker):
                     lives[row["generation"]] = (row["n"], sent)
 
     def on_purge(self, row: Row) -> None:
-        self.changed.update(dict.fromkeys(purged_by(row), row["at"]))
+        self.changed.update((key, row["at"]) for key in purged_by(row))
         sent = self.purges.see(row)
         if row["outcome"] == "ok" and row["group"].endswith(DEAD):
             for named in purged_by(row):
@@ -122,7 +122,7 @@ class DeadLettersConserved(DrainedChecker, SettingsChecker):
 
     def on_ack(self, row: Row) -> None:
         outcome = row["outcome"]
-        self.changed.update(dict.fromkeys(group_messages(row), row["at"]))
+        self.changed.update((key, row["at"]) for key in group_messages(row))
         if row["group"].endswith(DEAD):
             if outcome == "invoke":
                 self.dead_acked.update((source_of(key), None) for key in group_messages(row))

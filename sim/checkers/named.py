@@ -31,7 +31,8 @@ class NamesKept(Checker):
             self.confirmed.setdefault(name, (producer_id, row["at"]))
         if row["outcome"] != "invoke":
             return
-        asked, ids = row.get("asked", row["at"]), self.ids.setdefault(name, {})
+        at: float = row["at"]
+        asked, ids = row.get("asked", at), self.ids.setdefault(name, {})
         first, since = self.confirmed.get(name, (producer_id, asked))
         if asked <= since:
             ids[producer_id] = None

@@ -152,7 +152,7 @@ class CreationsStand(TopicChecker, DrainedChecker, PublishChecker):
     def on_deliver(self, row: Row) -> None:
         if row["group"].endswith(DEAD):
             source = {**row, "group": row["group"].removesuffix(DEAD)}
-            self.dead_at.update(dict.fromkeys(group_messages(source), row["at"]))
+            self.dead_at.update((key, row["at"]) for key in group_messages(source))
             return
         of_group = self.observed.setdefault(row["group"], {})
         delivered = Delivered(row["at"], row["asked"], row["generation"], row["n"], row["owner"])

@@ -17,7 +17,8 @@ class NoThinAir(Checker):
     def on_publish(self, row: Row) -> None:
         if row["outcome"] == "invoke":
             named = tuple(messages(row))
-            first = self.tries.setdefault((row["who"], row.get("retries", row["op"])), named)
+            op: int = row["op"]
+            first = self.tries.setdefault((row["who"], row.get("retries", op)), named)
             if named != first:
                 self.broken(f"{name(first[0])} was sent again by {row['who']} as {name(named[0])}")
         for key, crc in crcs_of(row):

@@ -21,7 +21,8 @@ class ExclusiveWins(Checker):
         self.given_back: dict[tuple[GroupKey, str], None] = {}
 
     def on_hold_won(self, row: Row) -> None:
-        at, owner = row["at"], row["owner"]
+        at: float = row["at"]
+        owner = row["owner"]
         for key in group_messages(row):
             holds = self.won.setdefault((key, row["generation"], row["n"]), {})
             if owner in holds:

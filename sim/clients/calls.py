@@ -37,7 +37,7 @@ class Caller(Client):
         super().__init__(around, name)
         self.calls: list[Call] = []  # that may still reach a topic that is created later
         # Numbers in refusals of creations, by the topic's id and the group, or b"" and the topic's name.
-        self.refused_at: dict[tuple[bytes, str], int] = {}
+        self.refused_at: dict[tuple[bytes | None, str], int] = {}
 
     def shown(self, name: str, node: str) -> m.MetadataReply | None:
         """Return what this node, or else another, says of the topic of that name, or ALL; None if none knows it."""
@@ -64,12 +64,13 @@ class Caller(Client):
 
     def is_late(self, request: Any, answer: Answer) -> bool:
         """Return True if the answer says that others changed it since it was seen; a creation is to name the number."""
-        late = isinstance(answer, m.Failed) and answer.code == Code.STALE_GENERATION
-        if late and isinstance(request, m.CreateTopic):
+        if not isinstance(answer, m.Failed) or answer.code != Code.STALE_GENERATION:
+            return False
+        if isinstance(request, m.CreateTopic):
             self.refused_at[(b"", request.name)] = answer.number
-        elif late and isinstance(request, m.SetGroup):
+        elif isinstance(request, m.SetGroup):
             self.refused_at[(request.id, request.group)] = answer.number
-        return late
+        return True
 
     def set_topic(
         self,
@@ -83,7 +84,7 @@ class Caller(Client):
 
         If its outcome is unknown, it may still come about.
         """
-        implied = {"defaults": defaults} if defaults else {}
+        implied: dict[str, Any] = {"defaults": defaults} if defaults else {}
         if isinstance(request, m.CreateTopic):
             asked = request._replace(deletions=self.refused_at.get((b"", request.name), 0))
             call = self.by_name("set_topic", node, {}, request.rf, settings=named, **implied)

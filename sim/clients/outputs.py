@@ -18,7 +18,7 @@ from sim.clients.client import Answer
 from sim.clients.surroundings import Surroundings
 
 
-def no_keys(key: bytes, partitions: int) -> int:
+def no_keys(key: bytes | None, partitions: int) -> int:
     """Raise, as a partitioner of messages that have no key."""
     raise AssertionError("nothing here has a key")
 

@@ -34,6 +34,9 @@ class Machine(Protocol):
 
     core: NodeCore | None
 
+    def break_off(self, client: Any, op: int) -> None:
+        """Break a client's connection with a request open on it."""
+
     def on_request(self, caller: Any, request: Any) -> None:
         """Take in a client's request."""
 

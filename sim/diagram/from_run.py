@@ -148,17 +148,17 @@ class Recorder:
             began, lane = self.world.time, self.lane(host.name)
             done = type(host.disk).on_synced
 
-            def synced(life: int, more: object) -> None:
+            def synced(life: int, _: object) -> None:
                 if host.life == life and host.frozen_until <= self.world.time:
                     says = f"{host.name} syncs its journal, which takes {self.world.time - began:.4f} s"
                     self.items.append(Item("bar", began, self.world.time, lane, "fsync", says, tone="fsync"))
-                done(host.disk, life, more)
+                done(host.disk, life, _)
 
             host.disk.on_synced = synced  # type: ignore[method-assign]
             begin(here)
 
         host.feed = fed  # type: ignore[method-assign]
-        host.exit_world = left  # type: ignore[method-assign,assignment]
+        host.exit_world = left  # type: ignore[method-assign]
         host.disk.begin_sync = begun  # type: ignore[method-assign]
 
     def look(self, host: Host) -> None:

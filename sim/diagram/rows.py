@@ -60,7 +60,8 @@ class Teller:
 
     def see(self, row: Row) -> None:
         """Take a line in."""
-        kind, who = row["kind"], row["who"]
+        kind: str = row["kind"]
+        who: str = row["who"]
         at = row["at"] - self.base
         ids: Ids = tuple(tuple(span) for span in row.get("spans", ()))
         if kind in ("fault", "phase"):
@@ -91,7 +92,7 @@ class Teller:
     def fault(self, row: Row, at: float) -> None:
         """Add a fault of the cluster, or the beginning of a part of the run."""
         if row["kind"] == "phase":
-            phase = row["phase"]
+            phase: str = row["phase"]
             for item in self.items if phase == "healed" else ():
                 if item.kind == "fault" and item.end is not None:
                     item.end = max(item.at, min(item.end, at))

@@ -102,10 +102,11 @@ def explore(
         known = all_scenarios()
         if name is not None and name not in known:
             raise click.UsageError(f"no scenario is called {name!r}; there are: {', '.join(known)}")
-        scenario = known[name] if name is not None else rule and rule.scenario
-        if scenario is None:
+        chosen = known[name] if name is not None else rule.scenario if rule is not None else None
+        if chosen is None:
+            assert rule is not None
             raise click.UsageError(f"{rule.name} has no scenario: say --scenario NAME")
-        result = run(scenario, rule, *bounds)
+        result = run(chosen, rule, *bounds)
     report(result, as_json)
     sys.exit(0 if bool(result.violation) == (rule is not None) else 1)
 

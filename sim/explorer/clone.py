@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -152,7 +152,7 @@ def _clone_dict(value: dict[Any, Any], memo: dict[int, Any]) -> dict[Any, Any]:
     return twin
 
 
-def _clone_list(value: list[Any], memo: dict[int, Any]) -> list[Any]:
+def _clone_list(value: Sequence[Any], memo: dict[int, Any]) -> list[Any]:
     if _atomic.issuperset(map(type, value)):
         return [*value]
     return [item if item.__class__ in _atomic else _cloners[item.__class__](item, memo) for item in value]
@@ -162,7 +162,7 @@ def _clone_tuple(value: tuple[Any, ...], memo: dict[int, Any]) -> tuple[Any, ...
     for at, item in enumerate(value):
         kind = item.__class__
         if kind not in _atomic and (copy := _cloners[kind](item, memo)) is not item:
-            return (*value[:at], copy, *_clone_list(value[at + 1 :], memo))  # type: ignore[arg-type]
+            return (*value[:at], copy, *_clone_list(value[at + 1 :], memo))
     return value
 
 
@@ -173,13 +173,14 @@ _OF_CONTAINERS: dict[type, Cloner] = {
     SortedDict: lambda value, memo: SortedDict(value) if value else SortedDict(),
     SortedList: lambda value, memo: value.copy(),
     set: lambda value, memo: set(value),
-    deque: lambda value, memo: deque(_clone_list(value, memo)),  # type: ignore[arg-type]
+    deque: lambda value, memo: deque(_clone_list(value, memo)),
 }
 
 
 def _object_cloner(kind: type) -> Cloner:
     """Return a cloner for a class of our own: slots, instance attributes, or both."""
-    frozen = kind.__setattr__ is not object.__setattr__
+    plain: type = object
+    frozen = kind.__setattr__ is not plain.__setattr__
     lines = [
         "def walk(value, memo):",
         "    twin = memo.get(id(value))",
@@ -225,13 +226,13 @@ def key_of(core: NodeCore) -> Hashable:
 def _keyer_for(kind: type) -> Keyer:
     if is_atomic(kind):
         _atomic.add(kind)
-        return lambda value, memo: value  # type: ignore[no-any-return]
+        return lambda value, memo: value
     if issubclass(kind, SpanMap | SpanSet | Rows):
-        return lambda value, memo: value.state() if value else ()  # type: ignore[no-any-return]
+        return lambda value, memo: value.state() if value else ()
     if kind is StoredBatches:
-        return lambda value, memo: value.state()  # type: ignore[no-any-return]
+        return lambda value, memo: value.state()
     if kind is Members:
-        return lambda value, memo: value.layout  # type: ignore[no-any-return]
+        return lambda value, memo: value.layout
     if kind is dict or kind is SortedDict:
         return _key_dict
     if kind is list or kind is SortedList or kind is deque:

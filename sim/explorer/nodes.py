@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from functools import partial
 
+from quorumq.core.cluster.state import Timer
 from quorumq.core.messages import (
     QUORUM_REPLIES,
     CloseRequest,
@@ -223,8 +224,8 @@ class Nodes:
                 return self._fire(local, now, ("round", number))
             case ("offer", str(peer)):
                 return self._fire(local, now, ("sync", peer))
-            case ("again", int()):
-                return self._fire(local, now, event)
+            case ("again", int(key)):
+                return self._fire(local, now, ("again", key))
             case ("unsent", int(key)):
                 return self.step(local, [Unsent(key)], now)
             case ("fsync",):  # ends the oldest Persist: the effects that waited for it alone are carried out
@@ -240,7 +241,7 @@ class Nodes:
                 asked = fetch(group, now, idle, hold, self._max_wait, self.named)
                 return self.step(local, [Request(key, asked)], now_at(tick, wall_ms))
             case ("reclaim",):
-                return self._fire(local, now, event)
+                return self._fire(local, now, ("reclaim",))
             case ("close",):
                 return self._close(local, now)
             case ("adopt",):
@@ -252,7 +253,7 @@ class Nodes:
                 return self.step(local, [Request(key, request)], now)  # type: ignore[arg-type]
         raise ExplorerError(f"{event} is nothing that happens to a node")
 
-    def _fire(self, local: int, now: Now, event: tuple[object, ...]) -> Outcome:
+    def _fire(self, local: int, now: Now, event: Timer) -> Outcome:
         """Fire a timer now, before its time if need be."""
         machine = self._at(local, now)
         state = machine.core.state

@@ -68,11 +68,11 @@ def is_change(kind: str) -> bool:
 
 def change_request(kind: str, topic: str) -> m.ClientRequest:
     """Return the request of such an operation: "add d", "drain d", "drop d", "voter c d" or "move c d"."""
-    change, *nodes = kind.split()
+    change, node, *others = kind.split()
+    to = others[0] if others else ""
     if change == "move":
-        return m.MovePartition(topic, 0, *nodes)
-    to = nodes[1] if change == "voter" else ""
-    return m.ChangeMembers(CHANGES[change], nodes[0], f"{nodes[0]}:1" if change == "add" else "", to=to)
+        return m.MovePartition(topic, 0, node, to)
+    return m.ChangeMembers(CHANGES[change], node, f"{node}:1" if change == "add" else "", to=to)
 
 
 def named(scenario: Scenario) -> tuple[Span, ...]:

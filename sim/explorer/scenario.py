@@ -153,7 +153,7 @@ class Scenario:
     acks_end_nothing: bool = False
     # The slot of the first node goes to the second one, in a layout that every node knows to be chosen at the start.
     # Each node adopts it once, whenever it likes.
-    move: tuple[NodeId, ...] = ()
+    move: tuple[NodeId, NodeId] | tuple[()] = ()
     # Voters in a layout of the cluster that is chosen at the start. Each node adopts it once, whenever it likes.
     voters: tuple[NodeId, ...] = ()
     # End that has to be possible from every state, if all states are seen: one of `GOALS` of

@@ -8,7 +8,7 @@ from typing import Any
 from quorumq.core.node.nodecore import NodeCore
 from quorumq.core.partition.hold_recovery import HoldRecovery
 from quorumq.core.partition.lease import NO_OWNER
-from quorumq.core.values.types import Now
+from quorumq.core.values.types import Now, Owner, Span
 
 
 def tidy(core: NodeCore, now: Now, *, keeps_given: bool) -> None:
@@ -58,10 +58,10 @@ def _tidy_timers(core: NodeCore, now: Now) -> None:
         if _matters(core, time, timer, now):
             kept[(time, timer)] = None
     for partition, replica in replicas.items():
-        ends: dict[tuple[object, ...], float] = {}
-        for time, *granted in grants[partition]:
+        ends: dict[tuple[str, Span, Owner], float] = {}
+        for time, group, span, owner in grants[partition]:
             # Earlier timers of this owner would only be set again to its deadline when they come.
-            ends[tuple(granted)] = max(time, ends.get(tuple(granted), 0.0))
+            ends[group, span, owner] = max(time, ends.get((group, span, owner), 0.0))
         for view in replica.views.with_holds():
             # There is one message. No node asks for holds that their owner gave up, unless the owner was a rival.
             blocked = any(held.owner == NO_OWNER for _, held in view.all_held())

@@ -192,8 +192,8 @@ class Teller(MessageText):
                 )
         if new.finished > old.finished:
             lines.append("the ACK succeeded")
-        for acked, before in zip(new.acked, old.acked, strict=True):
-            if acked != before:
+        for acked, known in zip(new.acked, old.acked, strict=True):
+            if acked != known:
                 lines.append(f"`acked` for a{acked}")
         if new.dead > old.dead:
             lines.append(f"ok: a dead letter at n={new.dead[1]}")

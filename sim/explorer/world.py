@@ -257,7 +257,7 @@ class World:
 
     def _choose_layout(self, locals_: list[int], topic: Topic, now: Now) -> None:
         """Have every node know that a layout with another set is chosen, which no node has adopted yet."""
-        moves = dict([self.scenario.move]) if self.scenario.move else {}
+        moves = dict((self.scenario.move,) if self.scenario.move else ())
         nodes = [moves.get(node, node) for node in topic.replicas[0]] + [*self.scenario.added]
         slots, number = tuple([ReplicaSlot(node, 0) for node in nodes]), topic.layout_number + 1
         placement = numbered(topic, Placement(0, 0, slots, (), tuple(moves)), number)

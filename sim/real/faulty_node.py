@@ -110,7 +110,7 @@ def main() -> None:
 
     os.fdatasync = noted(os.fdatasync, control)  # type: ignore[assignment]
     os.fsync = noted(os.fsync, control)  # type: ignore[assignment]
-    os.statvfs = no_space  # type: ignore[assignment]
+    os.statvfs = no_space
     time.time_ns = lambda: wall_ns() + int(control.get("wall_s", 0.0) * 1e9)
     serve = importlib.import_module("quorumq.node.serve")
     serve.boot = booted(serve.boot, control)  # type: ignore[attr-defined]

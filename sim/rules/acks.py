@@ -69,7 +69,7 @@ def redrive_dropped(self: Replica, sender: str, message: Any, now: Any) -> list[
     return [Persist((), (Send(sender, MergeReply(message.round, spans, (), "", self.vector())),))]
 
 
-def discard_absent(before: Before, self: NodeCore, event: Event, now: Now) -> list[Effect]:
+def discard_absent(before: Before[list[Effect]], self: NodeCore, event: Event, now: Now) -> list[Effect]:
     effects = before(self, event, now)
     if isinstance(event, Gone):
         self.context.costly.drop(event.key)

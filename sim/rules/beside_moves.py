@@ -54,7 +54,9 @@ def all_present(
     return tuple(members for sets in present_sets(topic, nodes, machines) for members in sets)
 
 
-def adopts_at_once(before: Before, self: LayoutCoordinator, context: Context, now: Now) -> list[Effect]:
+def adopts_at_once(
+    before: Before[list[Effect]], self: LayoutCoordinator, context: Context, now: Now
+) -> list[Effect]:
     topic = context.catalogue.topics[self.topic.id]
     if topic.next_layout is None:
         return before(self, context, now)
@@ -63,7 +65,11 @@ def adopts_at_once(before: Before, self: LayoutCoordinator, context: Context, no
 
 
 def tells_all(
-    before: Before, known: Catalogue, joining: Iterable[bytes], sender: NodeId, message: GroupsRequest
+    before: Before[list[Effect]],
+    known: Catalogue,
+    joining: Iterable[bytes],
+    sender: NodeId,
+    message: GroupsRequest,
 ) -> list[Effect]:
     layouts = peer_groups.layouts_of(known, message.topics)
     return before(known, (), sender, message._replace(layouts=layouts))
@@ -77,7 +83,7 @@ def layout_by_stamp(ours: Topic, theirs: Topic) -> Topic:
 
 
 def lacks_of_either_set(
-    before: Before,
+    before: Before[int],
     self: Resync,
     context: Context,
     members: tuple[NodeId, ...],

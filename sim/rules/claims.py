@@ -20,7 +20,9 @@ def keeping_one_life(delay: Delay | None, now: float, asked: Record) -> Delay | 
     return delay if known else None
 
 
-def keeping_no_claim(before: Before, delay: Delay | None, now: float, asked: Record) -> Delay | None:
+def keeping_no_claim(
+    before: Before[Delay | None], delay: Delay | None, now: float, asked: Record
+) -> Delay | None:
     """Keep only messages that a REJECT has delayed."""
     return None if delay is not None and delay.claim is not None else before(delay, now, asked)
 

@@ -23,14 +23,14 @@ from sim.rules.stand_ins import Before, after, around, but, say_at_once, unwritt
 
 
 def propose_ours(
-    before: Before, self: Proposer, owner: Coordinator, context: Context, now: Now
+    before: Before[list[Effect]], self: Proposer, owner: Coordinator, context: Context, now: Now
 ) -> list[Effect]:
     self.accepted = None
     return before(self, owner, context, now)
 
 
 def serve_ours(
-    before: Before, self: Proposer, owner: Coordinator, context: Context, now: Now
+    before: Before[list[Effect]], self: Proposer, owner: Coordinator, context: Context, now: Now
 ) -> list[Effect]:
     effects = before(self, owner, context, now)
     assert isinstance(self.value, Topic)
@@ -38,7 +38,7 @@ def serve_ours(
 
 
 def refuse_outbid(
-    before: Before,
+    before: Before[list[Effect]],
     self: CreateTopicCoordinator,
     context: Context,
     sender: NodeId,
@@ -55,7 +55,7 @@ def refuse_outbid(
 
 
 def count_refusals(
-    before: Before,
+    before: Before[list[Effect]],
     self: Proposer,
     owner: Coordinator,
     context: Context,

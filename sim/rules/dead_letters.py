@@ -21,7 +21,7 @@ from sim.rules.stand_ins import Before, around, no_hold_outlives
 
 
 def dead_without_hold(
-    before: Before, record: Record, lease: Lease, ballots: Ballots, context: RuleContext, ask: RejectAsk
+    before: Before[Fate], record: Record, lease: Lease, ballots: Ballots, context: RuleContext, ask: RejectAsk
 ) -> Fate:
     held = lease.held
     if held is not None and fate.is_owner(held, ask.owner):
@@ -31,19 +31,19 @@ def dead_without_hold(
     return record, unhinted(lease), ballots, (True, None)
 
 
-def with_the_holds_of_the_source(before: Before, self: GroupView, *args: Any) -> None:
+def with_the_holds_of_the_source(before: Before[None], self: GroupView, *args: Any) -> None:
     before(self, *args)
     self.leases, self.ballots = self.home.leases, self.home.ballots
 
 
 def grant_as_asked(
-    before: Before, record: Record, context: RuleContext, asked: Record
+    before: Before[tuple[Record, Record]], record: Record, context: RuleContext, asked: Record
 ) -> tuple[Record, Record]:
     return (record, asked) if context.dead else before(record, context, asked)
 
 
 def in_the_generation_of_the_group(
-    before: Before, self: RedriveCoordinator, context: Context, ask: Ask, now: Now
+    before: Before[list[Effect]], self: RedriveCoordinator, context: Context, ask: Ask, now: Now
 ) -> list[Effect]:
     register = context.catalogue.groups[(ask.partition.topic, ask.group)]
     return before(self, context, replace(ask, generation=register.generation), now)
@@ -55,7 +55,7 @@ def not_dead_in_any_generation(ours: Record | None, redriven: Record) -> bool:
     return not is_dead and record_rank(ours or OPEN_ZERO) < record_rank(redriven)
 
 
-def read_if_redriven_since(before: Before, record: Record, context: RuleContext) -> bool:
+def read_if_redriven_since(before: Before[bool], record: Record, context: RuleContext) -> bool:
     return before(record, context) and (context.covered or record.generation == context.generation)
 
 

@@ -26,13 +26,15 @@ from sim.rules.scripts import A, B, C, D, E, answered, of_operators, registered
 from sim.rules.stand_ins import Before, after, around, say_at_once
 
 
-def read_ours(before: Before, self: Proposer, owner: Coordinator, context: Context, now: Now) -> list[Effect]:
+def read_ours(
+    before: Before[list[Effect]], self: Proposer, owner: Coordinator, context: Context, now: Now
+) -> list[Effect]:
     effects = before(self, owner, context, now)
     return context.take_in_group(self.value, now) + effects if isinstance(self.value, Group) else effects
 
 
 def propose_of_zero(
-    before: Before, self: Proposer, owner: Coordinator, context: Context, now: Now
+    before: Before[list[Effect]], self: Proposer, owner: Coordinator, context: Context, now: Now
 ) -> list[Effect]:
     self.alike = True
     return before(self, owner, context, now)
@@ -47,7 +49,7 @@ def vote_again(context: Context, sender: NodeId, message: Prepare | Accept, now:
 
 
 def skip_and_go_on(
-    before: Before,
+    before: Before[list[Effect]],
     self: Skipping,
     context: Context,
     part: SkippedPartition,
@@ -65,10 +67,16 @@ def skip_and_go_on(
 
 def _silent(effect: Effect) -> Effect:
     if isinstance(effect, Persist):
-        return effect._replace(then=tuple(_silent(then) for then in effect.then))
-    if isinstance(effect, Send) and isinstance(effect.message, PutReply):
-        return effect._replace(message=effect.message._replace(topic=None))
-    return effect
+        return effect._replace(
+            then=tuple(_shown(then) if isinstance(then, Send) else then for then in effect.then)
+        )
+    return _shown(effect) if isinstance(effect, Send) else effect
+
+
+def _shown(send: Send) -> Send:
+    if isinstance(send.message, PutReply):
+        return send._replace(message=send.message._replace(topic=None))
+    return send
 
 
 # --------------------------------------------------------------------------- the rules

@@ -24,7 +24,7 @@ from sim.rules.stand_ins import AT_A_MAJORITY_OF_NODES, Before, around
 
 
 def stale_but_in_holds(
-    before: Before,
+    before: Before[bool],
     self: Replica,
     view: GroupView,
     generation: int,
@@ -51,7 +51,7 @@ def rank_purge_first(record: Record) -> tuple[int, bool, bool, int, int]:
 DELETED_AT_TWO = registered("PutGroup", B, C)
 
 
-def drop_holds(before: Before, self: GroupView, min_ballot: int) -> None:
+def drop_holds(before: Before[None], self: GroupView, min_ballot: int) -> None:
     before(self, min_ballot)
     self.leases = SpanMap()
 

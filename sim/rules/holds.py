@@ -30,7 +30,7 @@ from sim.rules.stand_ins import Before, around
 
 
 def vote_by_node(
-    before: Before, record: Record, lease: Lease, ballots: Ballots, context: RuleContext, ask: HoldAsk
+    before: Before[Fate], record: Record, lease: Lease, ballots: Ballots, context: RuleContext, ask: HoldAsk
 ) -> Fate:
     held = lease.held
     if held is None or held.owner.node != ask.owner.node:
@@ -51,7 +51,7 @@ def release_by_node(lease: Lease, owner: Owner) -> Lease:
 
 
 def vote_by_n(
-    before: Before, record: Record, lease: Lease, ballots: Ballots, context: RuleContext, ask: HoldAsk
+    before: Before[Fate], record: Record, lease: Lease, ballots: Ballots, context: RuleContext, ask: HoldAsk
 ) -> Fate:
     if lease.held is None or lease.held.n == ask.record.n:
         return before(record, lease, ballots, context, ask)
@@ -60,7 +60,7 @@ def vote_by_n(
 
 
 def half_the_time(
-    before: Before, record: Record, lease: Lease, ballots: Ballots, context: RuleContext, ask: HoldAsk
+    before: Before[Fate], record: Record, lease: Lease, ballots: Ballots, context: RuleContext, ask: HoldAsk
 ) -> Fate:
     until = ask.until - (ask.until - context.now) / 2
     return before(record, lease, ballots, context, ask._replace(until=until))
@@ -80,7 +80,12 @@ def overwrite(record: Record, lease: Lease, ballots: Ballots, context: RuleConte
 
 
 def hints_vote(
-    before: Before, self: NodeCore, sender: NodeId, incarnation: Incarnation, message: Any, now: Now
+    before: Before[list[Effect]],
+    self: NodeCore,
+    sender: NodeId,
+    incarnation: Incarnation,
+    message: Any,
+    now: Now,
 ) -> list[Effect]:
     if isinstance(message, HoldReply) and sender != self.state.me:
         replica = self.replicas[message.partition]
@@ -96,7 +101,12 @@ def hints_vote(
 
 
 def count_for_any_round(
-    before: Before, self: NodeCore, sender: NodeId, incarnation: Incarnation, message: Any, now: Now
+    before: Before[list[Effect]],
+    self: NodeCore,
+    sender: NodeId,
+    incarnation: Incarnation,
+    message: Any,
+    now: Now,
 ) -> list[Effect]:
     if message.round not in self.context.rounds and isinstance(message, HoldReply | ExtendReply):
         for number, coordinator in self.context.rounds.items():
@@ -110,7 +120,12 @@ def count_for_any_round(
 
 
 def give_back_every_late_answer(
-    before: Before, self: NodeCore, sender: NodeId, incarnation: Incarnation, message: Any, now: Now
+    before: Before[list[Effect]],
+    self: NodeCore,
+    sender: NodeId,
+    incarnation: Incarnation,
+    message: Any,
+    now: Now,
 ) -> list[Effect]:
     if isinstance(message, RemoteFetchReply) and message.round not in self.context.rounds:
         return self.context.release_slices(message.slices, now)
@@ -132,7 +147,7 @@ def revive(record: Record, lease: Lease, ballots: Ballots, context: RuleContext,
 
 
 def extend_to_less(
-    before: Before, record: Record, lease: Lease, ballots: Ballots, context: RuleContext, ask: ExtendAsk
+    before: Before[Fate], record: Record, lease: Lease, ballots: Ballots, context: RuleContext, ask: ExtendAsk
 ) -> Fate:
     record, lease, ballots, granted = before(record, lease, ballots, context, ask)
     if granted and lease.held is not None:
@@ -140,7 +155,9 @@ def extend_to_less(
     return record, lease, ballots, granted
 
 
-def release_on_failed_extend(before: Before, self: ExtendCoordinator, context: Context) -> list[Effect]:
+def release_on_failed_extend(
+    before: Before[list[Effect]], self: ExtendCoordinator, context: Context
+) -> list[Effect]:
     effects: list[Effect] = []
     if not (self.votes or self.asks):
         now = Now(context.state.timers[0][0] if context.state.timers else 0.0, 0)

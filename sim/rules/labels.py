@@ -13,11 +13,15 @@ from sim.rules.scripts import A, B, C, answered, of_operators, promised
 from sim.rules.stand_ins import Before, after, around, say_at_once
 
 
-def answer_a_read(before: Before, self: LabelsCoordinator, context: Context, now: Now) -> list[Effect]:
+def answer_a_read(
+    before: Before[list[Effect]], self: LabelsCoordinator, context: Context, now: Now
+) -> list[Effect]:
     return before(self, context, now) if self.request.changes else self.answer(context, self.merged)
 
 
-def read_nothing(before: Before, self: LabelsCoordinator, context: Context, now: Now) -> list[Effect]:
+def read_nothing(
+    before: Before[list[Effect]], self: LabelsCoordinator, context: Context, now: Now
+) -> list[Effect]:
     if not self.request.changes:
         return before(self, context, now)
     self.stamp, self.merged = context.state.clock.fresh(now), self.topic

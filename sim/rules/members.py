@@ -13,7 +13,7 @@ from quorumq.core.requests.proposing import Proposer
 from quorumq.core.values.types import ClusterLayout, NodeId, Value
 from sim.explorer.scenario import Budget, Script
 from sim.rules.creation import propose_ours
-from sim.rules.rule import Rule
+from sim.rules.rule import Patch, Rule
 from sim.rules.scripts import A, B, C, D, E, answered, links, of_operators, promised, registered
 from sim.rules.stand_ins import after, around, given, nothing, resync_without
 
@@ -26,7 +26,7 @@ def puts_on_removed(catalogue: Catalogue, value: Value, *, stands: bool) -> str:
     return contradiction(catalogue, value) if isinstance(value, ClusterLayout) else ""
 
 
-UNGUARDED = (
+UNGUARDED: tuple[Patch, ...] = (
     (drained, "has_already", lambda catalogue, node, value: True),
     (voterslots, "undecided_on", lambda catalogue, nodes: []),
 )

@@ -20,7 +20,7 @@ from sim.rules.stand_ins import Before, after, around, given, say_at_once
 
 
 def published_at_one(
-    before: Before, self: StoreCoordinator, context: Context, round_: Round, *, timed_out: bool
+    before: Before[Any], self: StoreCoordinator, context: Context, round_: Round, *, timed_out: bool
 ) -> Any:
     if self.stored:
         round_.majority = 1

@@ -28,7 +28,7 @@ def hears_the_present_set(context: Context, replica: Replica) -> bool:
     return sum(node in answered for node in replica.members) > len(replica.members) // 2
 
 
-def adopts_before_it_is_durable(before: Before, self: Placing, merged: Topic) -> list[Effect]:
+def adopts_before_it_is_durable(before: Before[list[Effect]], self: Placing, merged: Topic) -> list[Effect]:
     (put,) = before(self, merged)
     assert isinstance(put, Persist)
     return [Persist((), put.then), Persist(put.records)]

@@ -11,7 +11,7 @@ from sim.rules.scripts import A, B, C, of_operators
 from sim.rules.stand_ins import Before, around
 
 
-def ask_for_one(before: Before, self: NameCoordinator, key: int, request: m.FindName, now: Now) -> None:
+def ask_for_one(before: Before[None], self: NameCoordinator, key: int, request: m.FindName, now: Now) -> None:
     before(self, key, request, now)
     self.spans = self.spans[:1]
 

@@ -18,7 +18,12 @@ from sim.rules.stand_ins import AT_A_MAJORITY_OF_NODES, Before, after, around, s
 
 
 def vote_all_the_same(
-    before: Before, self: Replica, sender: NodeId, incarnation: Incarnation, message: m.Hold, now: Now
+    before: Before[tuple[m.HoldReply, list[Effect]]],
+    self: Replica,
+    sender: NodeId,
+    incarnation: Incarnation,
+    message: m.Hold,
+    now: Now,
 ) -> tuple[m.HoldReply, list[Effect]]:
     """Vote as if the group were not paused; a FETCH here still chooses nothing of it."""
     view = self.group(message.group)

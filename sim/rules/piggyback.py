@@ -17,7 +17,13 @@ Voted = tuple[HoldReply, list[Effect]]
 
 
 def stored_is_a_vote(
-    before: Before, self: Voter, sender: NodeId, incarnation: Incarnation, hold: Hold, now: Now, refused: str
+    before: Before[Voted],
+    self: Voter,
+    sender: NodeId,
+    incarnation: Incarnation,
+    hold: Hold,
+    now: Now,
+    refused: str,
 ) -> Voted:
     if refused or sender == self.context.state.me:  # without a hold of our own nothing is delivered
         return before(self, sender, incarnation, hold, now, refused)
@@ -27,7 +33,13 @@ def stored_is_a_vote(
 
 
 def vote_at_once(
-    before: Before, self: Voter, sender: NodeId, incarnation: Incarnation, hold: Hold, now: Now, refused: str
+    before: Before[Voted],
+    self: Voter,
+    sender: NodeId,
+    incarnation: Incarnation,
+    hold: Hold,
+    now: Now,
+    refused: str,
 ) -> Voted:
     votes, effects = before(self, sender, incarnation, hold, now, refused)
     return votes, [*effects, Send(sender, votes)]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from quorumq.core.cluster.peers import Peers
 from quorumq.core.cluster.state import GrantTimer, NodeConfig
 from quorumq.core.messages import SyncTopics
-from quorumq.core.messages.effects import Effect, Persist
+from quorumq.core.messages.effects import Done, Effect, Persist
 from quorumq.core.messages.records import Reclaimed, TopicPut, TrustLost
 from quorumq.core.partition import fate
 from quorumq.core.partition.closing import Closing
@@ -47,14 +47,14 @@ def in_quarantine_at_even_starts(self: Replica, now: Now) -> bool:
 
 
 def learn_the_first(
-    before: Before, record: Record, lease: Lease, ballots: Ballots, context: RuleContext, ask: Held
+    before: Before[Fate], record: Record, lease: Lease, ballots: Ballots, context: RuleContext, ask: Held
 ) -> Fate:
     if lease.held is not None:
         return record, lease, ballots, None
     return before(record, lease, ballots, context, ask)
 
 
-def drop_what_is_acked(before: Before, self: Replica, reported: list[Reported], now: Now) -> None:
+def drop_what_is_acked(before: Before[None], self: Replica, reported: list[Reported], now: Now) -> None:
     kept: list[Reported] = []
     for item in reported:
         span = item.hold.span
@@ -65,7 +65,10 @@ def drop_what_is_acked(before: Before, self: Replica, reported: list[Reported], 
 
 
 def told_by_the_record(
-    before: Before, self: Recall, now: Now, granted: Iterable[GrantTimer]
+    before: Before[Iterator[tuple[GroupView, Span, Held]]],
+    self: Recall,
+    now: Now,
+    granted: Iterable[GrantTimer],
 ) -> Iterator[tuple[GroupView, Span, Held]]:
     for view, span, held in before(self, now, granted):
         record = view.home.records.get(span.producer_id, span.start)
@@ -76,7 +79,7 @@ def told_by_the_record(
 # ------------------------------------------------------------------------- the driver
 
 
-def speak_first(before: Before, self: Driver, persist: Persist) -> None:
+def speak_first(before: Before[None], self: Driver, persist: Persist) -> None:
     self.carry_out(persist.then)
     before(self, persist._replace(then=()))
 
@@ -84,14 +87,14 @@ def speak_first(before: Before, self: Driver, persist: Persist) -> None:
 # ----------------------------------------------------------------------- the directory
 
 
-def damage_unsaid(before: Before, self: MemoryJournal, rng: random.Random, last: int) -> None:
+def damage_unsaid(before: Before[None], self: MemoryJournal, rng: random.Random, last: int) -> None:
     before(self, rng, last)
     if self.records:
         assert isinstance(self.records.pop(), TrustLost)
 
 
-def welcome_at_once(effects: list[Effect]) -> list[Effect]:
-    said: list[Effect] = []
+def welcome_at_once(effects: list[Effect]) -> list[Effect | Done]:
+    said: list[Effect | Done] = []
     for effect in effects:
         said += [*effect.then, effect._replace(then=())] if isinstance(effect, Persist) else [effect]
     return said

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 from quorumq.core.messages.effects import Effect, Persist, Send
 from quorumq.core.partition import fate
@@ -14,8 +14,9 @@ from quorumq.core.requests.registration import Registration
 from quorumq.core.values.types import Kind, Record
 from sim.rules.rule import Patch
 
-Before = Callable[..., Any]
-"""The function that a patch replaces."""
+Result = TypeVar("Result")
+Before = Callable[..., Result]
+"""The function that a patch replaces, by its result."""
 
 
 def around(owner: Any, name: str, instead: Callable[..., Any]) -> Patch:
@@ -56,7 +57,7 @@ def nothing(records: list[Any]) -> list[Any]:
 def no_hold_outlives(kind: Kind) -> Patch:
     """Return a patch that ends the hold of a message once its record is of that kind."""
 
-    def outlives(before: Before, lease: Lease, context: RuleContext, record: Record) -> Lease:
+    def outlives(before: Before[Lease], lease: Lease, context: RuleContext, record: Record) -> Lease:
         kept = before(lease, context, record)
         return with_hold(kept, None) if record.kind == kind else kept
 

@@ -20,21 +20,21 @@ def by_its_own_record(*args: Any) -> tuple[Any, ...]:
     return (*asked, attempts._replace(last_expired=False), now)
 
 
-def take_named_for_idle(before: Before, self: FetchCoordinator, context: Any, now: Any) -> Any:
+def take_named_for_idle(before: Before[Any], self: FetchCoordinator, context: Any, now: Any) -> Any:
     if self.request.spans:
         self.request = self.request._replace(idle=True)
     return before(self, context, now)
 
 
 def interrupted_for_ever(
-    before: Before, counted: Attempts, *, expired: bool = False, interrupted: bool = False
+    before: Before[Attempts], counted: Attempts, *, expired: bool = False, interrupted: bool = False
 ) -> Attempts:
     known = before(counted._replace(interruptions=0), expired=expired, interrupted=interrupted)
     return known._replace(interruptions=known.interruptions + counted.interruptions)
 
 
 def interrupted_as_rejected(
-    before: Before, counted: Attempts, *, expired: bool = False, interrupted: bool = False
+    before: Before[Attempts], counted: Attempts, *, expired: bool = False, interrupted: bool = False
 ) -> Attempts:
     return before(counted, expired=expired)
 

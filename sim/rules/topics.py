@@ -51,7 +51,9 @@ def alter_at_once(topic: Topic, request: AlterTopic, stamp: Stamp) -> Topic:
     return with_partitions(alter(topic, request, stamp), request.partitions or 0, (A, B, C))
 
 
-def confirm_deleted(before: Before, self: ChangeCoordinator, context: Context, now: Now) -> list[Effect]:
+def confirm_deleted(
+    before: Before[list[Effect]], self: ChangeCoordinator, context: Context, now: Now
+) -> list[Effect]:
     if self.step != "change":
         return before(self, context, now)
     self.pages, self.merged = [], self.topic
@@ -72,7 +74,7 @@ def enough_as_known(self: TopicCoordinator, context: Context, round_: Round) -> 
     return round_.is_majority(bits) and round_.is_majority_of_each(bits, sets)
 
 
-def take_in_unwritten(before: Before, self: Context, topic: Topic, now: Any) -> list[Any]:
+def take_in_unwritten(before: Before[list[Any]], self: Context, topic: Topic, now: Any) -> list[Any]:
     effects = before(self, topic, now)
     return [
         effect._replace(records=()) if isinstance(effect, Persist) and topic.deleted else effect
@@ -80,7 +82,7 @@ def take_in_unwritten(before: Before, self: Context, topic: Topic, now: Any) -> 
     ]
 
 
-def take_beside(before: Before, self: Catalogue, topic: Topic) -> Topic | None:
+def take_beside(before: Before[Topic | None], self: Catalogue, topic: Topic) -> Topic | None:
     newest = self.register_named(topic.name)
     if newest is None or newest.id == topic.id:
         return before(self, topic)
@@ -94,7 +96,7 @@ def take_beside(before: Before, self: Catalogue, topic: Topic) -> Topic | None:
     return topic
 
 
-def keep_orphans(before: Before, self: NodeCore, token: int, now: Any) -> list[Any]:
+def keep_orphans(before: Before[list[Any]], self: NodeCore, token: int, now: Any) -> list[Any]:
     self.orphans.clear()
     return before(self, token, now)
 

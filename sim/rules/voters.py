@@ -24,7 +24,7 @@ def hears_the_present_set(context: Context) -> bool:
 
 
 def adopts_before_it_is_durable(
-    before: Before, self: Context, layout: ClusterLayout, now: Now
+    before: Before[list[Effect]], self: Context, layout: ClusterLayout, now: Now
 ) -> list[Effect]:
     effects = before(self, layout, now)
     self.use_cluster(layout, now)

@@ -14,7 +14,8 @@ import trio
 from quorumq.core.values.types import Now
 from quorumq.history import HistoryWriter
 from quorumq.node.commits import Finished
-from quorumq.node.serve import EXIT_AGAIN, Service
+from quorumq.node.node import EXIT_AGAIN
+from quorumq.node.serve import Service
 from quorumq.storage.commit import Commit
 from sim.flips import flip_bodies, flip_records
 from sim.memory_disk import MemoryDisk

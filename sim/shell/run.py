@@ -81,6 +81,8 @@ def workload(options: Options, rng: random.Random) -> Workload:
 class ShellRun(Trial):
     """A run on `ShellCluster`: see `Trial`."""
 
+    cluster: ShellCluster
+
     def __init__(self, schedule: Schedule, workload: Workload, cluster: ShellCluster) -> None:
         super().__init__(schedule, workload, cluster)
         self.ttl_share = self.rng.random() < 0.5
@@ -176,14 +178,14 @@ def quiet() -> Iterator[None]:
 
 def deterministic(seed: int, main: Callable[[], Any]) -> None:
     """Run in virtual time, with the scheduler's own choices drawn from the seed."""
-    core = trio._core._run  # type: ignore[attr-defined]
-    before = core._ALLOW_DETERMINISTIC_SCHEDULING
-    core._ALLOW_DETERMINISTIC_SCHEDULING = True
-    core._r.seed(seed)
+    core = vars(trio._core._run)
+    before = core["_ALLOW_DETERMINISTIC_SCHEDULING"]
+    core["_ALLOW_DETERMINISTIC_SCHEDULING"] = True
+    core["_r"].seed(seed)
     try:
         trio.run(main, clock=VirtualTime())
     finally:
-        core._ALLOW_DETERMINISTIC_SCHEDULING = before
+        core["_ALLOW_DETERMINISTIC_SCHEDULING"] = before
 
 
 def first_of(error: BaseException) -> BaseException:

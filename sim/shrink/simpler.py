@@ -10,7 +10,7 @@ from sim.fault_plan import Fault
 from sim.options import Options
 from sim.schedule import Schedule
 
-PLAIN: dict[str, object] = {
+PLAIN: dict[str, Any] = {
     "loss": 0.0, "duplicate": 0.0, "spikes": 0.0, "distance": 0.0, "wall_offset": 0.0, "clock_rate": 0.0,
     "retry_early": 0.0, "slow": 0.0, "reject": 0.0, "dead": 0.0, "extend": 0.0, "release": 0.0, "vanish": 0.0,
     "partial": 0.0, "shred": 0.0, "replay": 0.0, "redrive": 0.0, "rewind": 0.0, "unmake": 0.0, "purge": 0.0,
