@@ -49,7 +49,7 @@ class Reported(click.ClickException):
 
 
 def releases(error: BaseException) -> Iterator[BaseException]:
-    """The exceptions in a group, however nested; an exception that is none is its own only leaf."""
+    """Yield the exceptions in a group, however nested; an exception that is none is its own only leaf."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
             yield from releases(inner)

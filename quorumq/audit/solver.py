@@ -244,7 +244,7 @@ class _Graph:
         return breaks
 
     def _name(self, bounds: Sequence[Bound]) -> None:
-        """Number the windows that bounds name, and keep of each bound its late and early node, and its seconds."""
+        """Give numbers to the windows that bounds name, and keep each bound's late and early node, and its seconds."""
         chains: dict[str, set[int]] = defaultdict(set)
         for bound in bounds:
             for clock, window in bound.ends:

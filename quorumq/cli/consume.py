@@ -237,7 +237,6 @@ async def _check_came(client: Client, plan: Plan, missing: list[MessageId]) -> N
 
 async def _stream(client: Client, plan: Plan) -> AsyncGenerator[list[Message], None]:
     """Yield messages as they come, until enough have come or none within --wait."""
-
     batch = 1 if plan.command else BATCH
     remaining = float("inf") if plan.most is None else plan.most
     async with client.consumer(

@@ -61,4 +61,4 @@ def main() -> None:
     Exit codes: 0 done, 1 failed, 2 a wrong flag, 64 and 66 cannot work as asked or not found, 65 a hold
     was lost, 69 no node answers, 74 the disk, 75 too few replicas or no space (try again later), 77 and 78 refused,
     130 Ctrl-C, 143 SIGTERM.
-    """
+    """  # noqa: D401 - the help says what the program is

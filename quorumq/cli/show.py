@@ -142,7 +142,7 @@ def _said(replica: Replica) -> str:
 
 
 def _state(seen: Seen) -> str:
-    """Format a state: `held by n2 for 12 s more · 1 failed attempt · token 1795…`"""
+    """Format a state, as in `held by n2 for 12 s more · 1 failed attempt · token 1795…`."""
     parts = [seen.state]
     if seen.state == "held":
         parts = [f"held through {seen.holder} for {seen.remaining:.0f} s more"]
@@ -179,7 +179,7 @@ def _lines(paths: tuple[Path, ...], life: Life) -> list[Row]:
 
 
 def _told(row: Row) -> str:
-    """Format a line: `12:03:04.125 client:w1 deliver of g · attempt 2 · token …`"""
+    """Format a line, as in `12:03:04.125 client:w1 deliver of g · attempt 2 · token …`."""
     time = local_time(row["wall_ms"], "milliseconds")[11:23]
     of = f" of {row['group']}" if "group" in row else ""
     fields = [f"{name} {row[name]}" for name in ("outcome", "attempt", "n", "reason", "token") if name in row]

@@ -10,7 +10,7 @@ from quorumq.history.schema import COMMON, FIELDS, KINDS, VERSION, Field
 
 
 def lines() -> Iterator[str]:
-    """The schema as lines of text. A list of fields or outcomes is left out if it is empty."""
+    """Yield the schema as lines of text. A list of fields or outcomes is left out if it is empty."""
     yield f"version {VERSION}\n\nFields of every line"
     yield from _fields(COMMON)
     yield "\nKinds"

@@ -113,7 +113,6 @@ class Operator(Caller):
 
     def create_group(self) -> None:
         """Create the next group; what its consumers need not wait for, the producers do."""
-
         call: Call | None = None
 
         def then(answer: Answer, _: Any) -> None:

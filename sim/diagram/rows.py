@@ -229,6 +229,6 @@ def said_links(links: Sequence[Any]) -> str:
 
 
 def ordinal(number: int) -> str:
-    """Return 1st, 2nd, 3rd …"""
+    """Return the number as an ordinal, such as 1st."""
     ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{'th' if 10 < number % 100 < 14 else ending}"

@@ -53,7 +53,7 @@ def numbers(topic: str, pause: float, batch: int = 1) -> Callable[[Client], Awai
 
 
 class Again(Exception):
-    """This message is to come once more."""
+    """The message is to come once more."""
 
 
 def work_s(number: int, attempt: int) -> float:

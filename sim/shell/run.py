@@ -34,7 +34,7 @@ LONG_S = 1.5
 
 
 def draw_shell(seed: int) -> Schedule:
-    """Return the schedule of a seed: the simulator's faults, on nodes n1, n2 …"""
+    """Return the schedule of a seed: the simulator's faults, on nodes n1, n2 and so on."""
     rng = random.Random(f"{seed}/shell")
     options = Options(
         nodes=rng.choice((3, 3, 3, 5)),

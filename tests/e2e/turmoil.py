@@ -25,7 +25,7 @@ RNG = random.Random(1)
 
 
 class Again(Exception):
-    """This message is to come once more."""
+    """The message is to come once more."""
 
 
 async def prepare(client: Client) -> None:

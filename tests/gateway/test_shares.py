@@ -302,7 +302,6 @@ async def test_costs_are_those_of_a_request_and_owners_that_are_known_are_bounde
 @in_steps
 async def test_users_that_rest_for_one_another_use_all_of_the_time(processor: Processor, it: Shares) -> None:
     """Each of them is ahead of another one that rests, or that waits for its own requests, again and again."""
-
     trio.lowlevel.add_instrument(it)
 
     async def flood(name: str, hostile: Callable[[Processor], Awaitable[None]]) -> None:
@@ -330,7 +329,6 @@ async def test_a_user_alone_begins_requests_that_cost_a_bounded_time(
     processor: Processor, it: Shares
 ) -> None:
     """Another user that comes has to wait for them."""
-
     share = it.of(RIVAL)
     share.cost = 0.005
     async with trio.open_nursery() as nursery:

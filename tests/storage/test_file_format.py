@@ -128,7 +128,7 @@ class Reader:
                     self.records[key] = record
 
     def dead_letters(self) -> list[tuple[int, str, bytes]]:
-        """(seq, the dead letter's message, payload)"""
+        """(seq, the dead letter's message, payload)."""
         rows = []
         for key, record in self.records.items():
             if record[2] == 2:

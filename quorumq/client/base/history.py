@@ -283,7 +283,7 @@ class Settled:
 
 @dataclass(eq=False)
 class Calling:
-    """The attempts of one request that names a topic by its name: PURGE, SETGROUP, CREATE, ALTER, DELETE …"""
+    """The attempts of one request that names a topic by its name, such as PURGE, SETGROUP or CREATE."""
 
     history: History
     kind: str  # "purge", "set_group", "pause_group", "limit_group", "delete_group", "set_topic" or "delete_topic"

@@ -248,6 +248,6 @@ def most_retryable(failures: Iterable[QuorumqError]) -> QuorumqError | None:
 
 
 def count_of(tickets: Sequence[Settleable]) -> str:
-    """ "3 messages of jobs", for errors."""
+    """Return text such as "3 messages of jobs", for errors."""
     topics = ", ".join(filter(None, dict.fromkeys(map(_topic, tickets))))
     return plural(len(tickets), "message") + (f" of {topics}" if topics else "")

@@ -187,7 +187,7 @@ class Outbox:
         self.closed.append((queue, record_batch))
 
     def number_anew(self, record_batch: RecordBatch, partition: PartitionId) -> None:
-        """Number a complete batch for a partition of another topic."""
+        """Give a complete batch numbers for a partition of another topic."""
         queue = self._queue(partition, derived=False)
         record_batch.partition = partition
         self._number(queue, record_batch)
@@ -242,7 +242,7 @@ class Outbox:
         return soon
 
     def discard_others(self, topic: bytes) -> None:
-        """Number for the partitions of this topic only: the name is its own now, and others have ended.
+        """Keep the numbers of this topic's partitions only: the name is its own now, and others have ended.
 
         Those of the same topic go on counting: a number that was used names that message for ever.
         """

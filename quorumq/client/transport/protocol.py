@@ -78,7 +78,7 @@ class ClientProtocol:
         return b"".join(self.request(hello)[1])
 
     def request(self, message: m.ClientRequest) -> tuple[int, list[bytes | memoryview]]:
-        """Number a request.
+        """Give a request its number.
 
         Returns:
             its number, and its frame in chunks, to be sent as they are.

@@ -71,7 +71,7 @@ class Trusted(NamedTuple):
 
 
 class TrustLost(NamedTuple):
-    """This directory is not trusted until a later Trusted: why, and a start count that no earlier start has reached.
+    """The directory is not trusted until a later Trusted: why, and a start count that no earlier start has reached.
 
     0 if the driver found damage at this start: the core then takes a value far above all earlier start counts.
     """
@@ -121,7 +121,7 @@ class TopicPut(NamedTuple):
 
 
 class DecisionPut(NamedTuple):
-    """This node's promise and acceptance in an instance. Each part counts by its higher ballot."""
+    """The node's promise and acceptance in an instance. Each part counts by its higher ballot."""
 
     decision: Decision
 

@@ -159,7 +159,7 @@ class ClusterMismatch(UsageError):
 
 
 class Superseded(UsageError):
-    """This node id is known by a newer start, or by another data directory: it must not speak."""
+    """The node's id is known by a newer start, or by another data directory: it must not speak."""
 
     code = Code.SUPERSEDED
     exit_code = 78
