@@ -11,6 +11,7 @@ import trio
 from quorumq.core.values.types import PartitionId, ProducerId, Span
 from quorumq.wire.batch import encode_records, pack_spans, records_of
 from tests.client.fake import connected, fake_cluster, serving
+from tests.core.work import SLACK
 
 MANY = 4000
 FOLDERS = ("/quorumq/client/", "/quorumq/wire/batch.py")
@@ -59,9 +60,9 @@ async def test_many_messages_are_published_and_read_and_acked_with_few_calls_for
                 await client.ack(messages)
             assert consumer.unsettled == 0
         assert [message.id for message in messages[1:]] == ids
-    assert publish.count <= 3_600
-    assert consume.count <= 1_000
-    assert ack.count <= 260
+    assert publish.count <= SLACK * 3_600
+    assert consume.count <= SLACK * 1_000
+    assert ack.count <= SLACK * 260
 
 
 async def test_a_message_alone_costs_few_calls_and_few_of_trios() -> None:
@@ -83,8 +84,8 @@ async def test_a_message_alone_costs_few_calls_and_few_of_trios() -> None:
         with counted() as calls:
             for _ in range(20):
                 await one()
-    assert calls.count <= 20 * 285
-    assert calls.of_trio <= 20 * 1243
+    assert calls.count <= SLACK * 20 * 285
+    assert calls.of_trio <= SLACK * 20 * 1243
 
 
 def test_records_are_made_and_read_without_a_call_for_each() -> None:
@@ -98,4 +99,4 @@ def test_records_are_made_and_read_without_a_call_for_each() -> None:
         )
         messages = records_of(batch.header, 0, 1000, batch.body)
     assert [message.payload for message in messages] == payloads
-    assert calls.count < 100
+    assert calls.count < SLACK * 100

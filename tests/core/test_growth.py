@@ -18,6 +18,7 @@ from tests.core.cluster import Cluster
 from tests.core.steps import fetch, opened, outcomes, receipts
 from tests.core.work import (
     QUIET,
+    SLACK,
     STEP_CALLS_MAX,
     answered,
     by_one_each,
@@ -32,8 +33,7 @@ from tests.core.work import (
 
 SMALL, LARGE = 64, 512
 GROWTH = LARGE / SMALL
-SLACK = 1.25
-"""Capacity for sorting (n log n). A step of quadratic cost is at 8."""
+"""Growth of a linear step; a quadratic one is at 8 times that."""
 
 
 def cost(step: str, spans: int) -> int:
@@ -60,9 +60,6 @@ def test_the_cost_of_spans_is_linear(step: str) -> None:
 
 
 # ------------------------------------------------------------------------- one message at a time
-
-SLACK = 1.1
-"""Factor on ceilings of calls, which follow the cut of code into functions. Steps, messages and fsyncs are exact."""
 
 CALLS = {"publish": 225, "fetch": 379, "ack": 240}
 """Functions of Python called by all steps of the three cores for one message, at most: one a step is the counting."""

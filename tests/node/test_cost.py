@@ -16,6 +16,7 @@ from quorumq.core import messages as m
 from quorumq.storage.log import Log
 from sim.memory_disk import MemoryDisk
 from sim.shell.memory import MemoryTransport
+from tests.core.work import SLACK
 from tests.node.memory import fetch, outcomes, payloads, publish, receipts, served
 
 COUNTS = {
@@ -68,9 +69,6 @@ async def test_a_message_alone_is_few_frames_and_fsyncs_and_no_question_to_the_d
                 original[name]["sent"] -= 1  # the client's own
     assert original == COUNTS
 
-
-SLACK = 1.1
-"""Factor on ceilings of calls, which follow the cut of code into functions. COUNTS are exact."""
 
 CALLS = {"node": 629, "wire": 381, "storage": 316, "driver": 85}
 """Calls of Python functions of three nodes for a message that is published, delivered and acked alone, at most."""
