@@ -111,7 +111,7 @@ def test_a_message_that_is_too_old_is_a_dead_letter(broker: QuorumqBroker, nodes
         numbers.append(1)
 
     sell.send()
-    time.sleep(0.01)
+    time.sleep(0.01)  # longer than its age may be
     with working(broker):
         broker.join("default", timeout=JOIN_MS)
     assert not numbers
@@ -125,7 +125,7 @@ def test_a_message_longer_than_its_hold_is_worked_on_once(nodes: blocking.Cluste
     @dramatiq.actor(broker=broker)
     def slow() -> None:
         numbers.append(1)
-        time.sleep(6.0)
+        time.sleep(6.0)  # three holds
 
     with working(broker), working(broker):
         slow.send()
@@ -156,7 +156,7 @@ def test_messages_in_hand_are_given_back_when_the_worker_stops(
     @dramatiq.actor(broker=broker)
     def work(number: int) -> None:
         numbers.append(number)
-        time.sleep(0.2)
+        time.sleep(0.2)  # the worker stops before it has done all
 
     for number in range(16):
         work.send(number)
@@ -181,7 +181,7 @@ def test_a_message_in_hand_stays_with_its_consumer_when_dramatiq_makes_another_o
     second = broker.consume("default", prefetch=2, timeout=1000)
     others = [next(second), next(second)]
     assert next(second) is None
-    time.sleep(1.0)
+    time.sleep(1.0)  # two holds
     second.ack(message)
     assert message.delivered.outcome is Outcome.ACKED
     assert next(second) is None, "another consumer's message does not count here"

@@ -209,7 +209,7 @@ def test_a_message_longer_than_its_hold_comes_once(connection: Connection) -> No
         consuming(connection, JOBS) as messages,
     ):
         until(lambda: not (nothing_comes(connection) and nothing_comes(other)), "it is delivered")
-        time.sleep(5.0)
+        time.sleep(5.0)  # longer than its hold
         assert nothing_comes(connection)
         assert nothing_comes(other)
         (message,) = [*messages, *elsewhere]
@@ -276,7 +276,7 @@ def test_groups_of_ended_processes_are_deleted(
     nodes.client.create_group("exchange.news", "q7", start="latest")
     nodes.client.create_group("exchange.news", "q8", start="latest")
     publish(connection, Queue("any", exchange, auto_delete=True), "unread")
-    time.sleep(0.4)
+    time.sleep(0.4)  # longer than `UNREAD_S`
     with consuming(connection, Queue("mine", exchange, auto_delete=True)):
         assert len(groups_of(nodes, "exchange.news")) == 2
 
@@ -435,7 +435,7 @@ def test_a_message_that_comes_while_its_consumer_is_stopped_is_given_back(
 
 def test_an_expired_message_is_a_dead_letter(connection: Connection, nodes: blocking.Cluster) -> None:
     publish(connection, JOBS, 1, expiration=0.2)
-    time.sleep(0.4)
+    time.sleep(0.4)  # it has expired
     with consuming(connection, JOBS):
         assert nothing_comes(connection)
     assert nodes.client.backlog("jobs", "celery").dead == 1
@@ -539,7 +539,7 @@ def test_a_worker_goes_on_when_its_group_was_deleted(app: Celery, nodes: blockin
 def test_a_task_that_has_expired_is_revoked_by_its_worker(app: Celery, nodes: blocking.Cluster) -> None:
     """Celery gives its message an expiration too. A dead letter would leave those waiting who ask for the result."""
     result = app.tasks["add"].apply_async((1, 2), expires=0.5)
-    time.sleep(1.0)
+    time.sleep(1.0)  # it has expired
     with working(app):
         until(lambda: result.state == "REVOKED", lambda: result.state)
     backlog = nodes.client.backlog("celery", "celery")

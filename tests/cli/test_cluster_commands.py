@@ -171,7 +171,7 @@ def test_a_delayed_message_waits_and_an_expired_one_is_a_dead_letter(shell: Shel
     shell("publish timed never --ttl 0.1")
     shell("publish timed soon --delay 1.5s")
     assert "nobody would ever" in shell("publish timed x --delay 0.2 --ttl 0.1", code=64).err
-    time.sleep(0.2)
+    time.sleep(0.2)  # the first one has expired
     assert shell("consume timed --group g --max 1").out == "soon\n"
     assert time.monotonic() - began > 1.4
     (death,) = shell("deadletters list timed --group g --each --json").lines()

@@ -284,7 +284,7 @@ async def test_an_ack_that_is_cancelled_before_its_task_runs_is_sent(
     await client.publish("jobs", b"x")
     async with client.consumer("jobs", "g") as consumer:
         message = await anext(consumer)
-        client.bridge.post(time.sleep, 0.1)
+        client.bridge.post(time.sleep, 0.1)  # the other thread is behind
         acking = asyncio.create_task(message.ack())
         await asyncio.sleep(0)
         await cancelled(acking)

@@ -22,7 +22,7 @@ from quorumq.client import HoldLost, NotFound, Outcome, OutcomeUnknown, TooFewRe
 from quorumq.client.blocking import Client, Consumer, Message, Pending, Producer
 from quorumq.lab.local import LocalCluster
 from tests.client.steps import in_a_thread
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, until
 
 
 @pytest.fixture
@@ -136,8 +136,7 @@ def test_a_closed_client_says_so_and_who_waits_hears_of_it() -> None:
         listing = client.peek("jobs", "g")
         waiter = threading.Thread(target=wait_for, args=(client,))
         waiter.start()
-        while not entered or not client.portal.call(waits, entered[0]):
-            time.sleep(0.01)
+        until(lambda: entered and client.portal.call(waits, entered[0]), "it waits for a message")
     waiter.join(PATIENCE_S)
     assert [type(error) for error in received] == [OutcomeUnknown]
     with pytest.raises(blocking.Closed):
@@ -161,7 +160,7 @@ def test_threads_that_enter_while_the_client_is_closed_end() -> None:
             loops = [threading.Thread(target=loop, daemon=True) for _ in range(4)]
             for one in loops:
                 one.start()
-            time.sleep(0.02)
+            time.sleep(0.02)  # a client that is left at any moment
         for one in loops:
             one.join(PATIENCE_S)
             assert not one.is_alive()
@@ -278,7 +277,7 @@ with connect(sys.argv[1:]) as client:
         ) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == b"acked\n"
-            time.sleep(0.3)
+            time.sleep(0.3)  # it waits for more by then, as a rule
             process.send_signal(signal.SIGINT)
             _, err = process.communicate(timeout=PATIENCE_S)
         assert b"KeyboardInterrupt" in err

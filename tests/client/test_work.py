@@ -882,7 +882,7 @@ def test_an_event_of_threads_stops_a_pool_of_them() -> None:
 
     def handler(message: PlainMessage) -> None:
         stopping.set()
-        time.sleep(0.2)
+        time.sleep(0.2)  # it is at work when the pool stops
 
     worked, attempts = working(handler, 3, stop=stopping)
     assert worked == Worked(done=1)
@@ -918,7 +918,7 @@ def test_a_thread_beyond_its_time_is_rejected_when_it_ends_and_not_extended_mean
     ends: list[tuple[int, float, bool]] = []
 
     def handler(message: PlainMessage) -> None:
-        time.sleep(1.5 if message.attempt == 1 else 0.0)
+        time.sleep(1.5 if message.attempt == 1 else 0.0)  # longer than its hold
         ends.append((message.attempt, time.monotonic(), message.is_live))
         if message.attempt == 2:
             stop()

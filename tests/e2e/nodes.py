@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,7 @@ from quorumq.cli.probe import Unreachable
 from quorumq.core import messages as m
 from quorumq.lab.local import LocalCluster
 from tests.e2e.raw import Raw
-from tests.patience import PATIENCE_S
+from tests.patience import until
 
 
 def publish(client: Raw, topic: object, count: int) -> None:
@@ -26,11 +25,13 @@ def data_of(cluster: LocalCluster, name: str) -> str:
 
 def status_when(cluster: LocalCluster, name: str, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
     """The status of a node once something holds of it."""
-    deadline = time.monotonic() + PATIENCE_S
     status: dict[str, Any] = {}
-    while True:
-        assert time.monotonic() < deadline, status
+
+    def is_so() -> bool:
+        nonlocal status
         with contextlib.suppress(Unreachable):  # it is not there yet
-            if holds(status := cluster.status(name)):
-                return status
-        time.sleep(0.1)
+            return holds(status := cluster.status(name))
+        return False
+
+    until(is_so, lambda: status)
+    return status

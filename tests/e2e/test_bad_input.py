@@ -104,7 +104,7 @@ def test_a_client_that_sends_and_never_reads_costs_little(shared: LocalCluster, 
                     pass
             now = grown(shared, before)
             assert max(now.values()) < RSS_GROWTH_MAX_MIB, now
-            time.sleep(0.05)
+            time.sleep(0.05)  # the nodes need the cores, too
         with Raw(shared.addresses[0]) as polite:
             assert isinstance(polite.ask(m.StatusRequest()), m.StatusReply), "the others are served meanwhile"
     finally:

@@ -349,7 +349,7 @@ def test_a_service_in_threads_ends_its_pool_when_its_server_ends(
                     break
                 time.sleep(0.05)
         while len(lines) < COUNT and time.monotonic() < end:
-            time.sleep(0.05)
+            time.sleep(0.05)  # no `until`: the signal ends the service, also when patience is over
         os.kill(os.getpid(), signal.SIGTERM)
 
     asking = threading.Thread(target=ask)

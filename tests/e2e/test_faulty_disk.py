@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from quorumq.core.values.types import STAMP_ZERO, Death, Span
 from quorumq.storage.records import BATCH_STORED
 from quorumq.wire.codec import signed_items
 from quorumq.wire.values import SignedNamed
+from tests import patience
 from tests.e2e.raw import Raw, outcomes, publish, receipts, size_of
 from tests.node.programs import address, start, until, write_config
 from tests.patience import PATIENCE_S
@@ -128,10 +128,11 @@ def test_a_full_disk_refuses_publishes_takes_acks_and_gives_space_back(
                 reply = raw.fetch("jobs", "g", most=500, hold_time=60.0)
                 raw.ack(*receipts(reply))
                 acked += size_of(reply)
-            end = time.monotonic() + PATIENCE_S
-            while isinstance(raw.publish(topic, producer_id, published, [bytes(2 * KIB)] * 100), m.Failed):
-                assert time.monotonic() < end, "room comes back when everything is acked"
-                time.sleep(0.2)
+            more = [bytes(2 * KIB)] * 100
+            patience.until(
+                lambda: not isinstance(raw.publish(topic, producer_id, published, more), m.Failed),
+                "room comes back when everything is acked",
+            )
     finally:
         node.terminate()
         assert node.wait(PATIENCE_S) == 0
@@ -175,14 +176,15 @@ def test_dead_letters_on_a_full_disk_end_no_node_and_it_starts_again(
         until(node, "node_started")
         ballast.unlink()
         with Raw(address(path)) as raw:
-            end = time.monotonic() + PATIENCE_S
-            while True:
+
+            def served() -> bool:
                 reply = raw.fetch("jobs", "g", most=50, hold_time=5.0)
-                if isinstance(reply, m.FetchReply) and size_of(reply):  # else it is in quarantine
-                    assert set(outcomes(raw.ack(*receipts(reply)))) == {"acked"}
-                    break
-                assert time.monotonic() < end, "it serves again once there is room"
-                time.sleep(0.2)
+                if not isinstance(reply, m.FetchReply) or not size_of(reply):  # it is in quarantine
+                    return False
+                assert set(outcomes(raw.ack(*receipts(reply)))) == {"acked"}
+                return True
+
+            patience.until(served, "it serves again once there is room")
     finally:
         node.terminate()
         assert node.wait(PATIENCE_S) == 0

@@ -30,7 +30,7 @@ def test_a_gateway_that_is_stopped_answers_its_long_polls_and_exits_with_0(share
             target=lambda: answers.append(client.ask("ReceiveMessage", WaitTimeSeconds=20))
         )
         poll.start()
-        time.sleep(1)
+        time.sleep(1)  # the poll waits there by then
         began = time.monotonic()
         code = gateway.end(signal.SIGTERM)
         poll.join(PATIENCE_S)

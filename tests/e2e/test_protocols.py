@@ -140,14 +140,14 @@ def test_clients_share_a_topic_while_nodes_and_gateways_are_killed(
         until(lambda: all(state().counts[kind, "settled"] for kind in KINDS), state)
         rng, end = random.Random(7), time.monotonic() + seconds
         for turn in count():
-            time.sleep(min(EVERY_S, seconds / KILLS))
+            time.sleep(min(EVERY_S, seconds / KILLS))  # clients work undisturbed
             state()
             if time.monotonic() > end:
                 break
             gateway, node = pair[turn % 2], rng.choice(own.nodes)
             gateway.end(signal.SIGKILL)
             own.kill(node)
-            time.sleep(rng.uniform(0.2, 3.0))
+            time.sleep(rng.uniform(0.2, 3.0))  # clients work without them
             gateway.start()
             own.start(node)
         for worker in workers.values():

@@ -13,7 +13,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +20,7 @@ import pytest
 
 from quorumq.client import UsageError
 from quorumq.lab.ports import free_ports, given_ports
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, until
 
 UNORDERED = ("quorumq consume", "quorumq work")
 """Commands whose messages, if published at once, may come in any order."""
@@ -122,7 +121,7 @@ class Terminal:
             )  # fmt: skip
         self.processes.append(process)
         if command.startswith("quorumq dev"):
-            self._until(out, lambda text: text.count(" pid ") == 3 and "Ctrl-C" in text, process)
+            until(lambda: re.search(r"( pid .*){3}Ctrl-C", out.read_text(), re.S), out.read_text, process)
             real = re.findall(r"pid (\d+)", out.read_text())
             self.pids = dict(zip(re.findall(r"pid (\d+)", step.before), real, strict=True))
             self.dev = re.sub(r"(?m)^waiting: .*\n", "", out.read_text())  # as on a machine that is not slow
@@ -130,19 +129,12 @@ class Terminal:
         shown = self.here(step.before)
         like = is_like_in_any_order if command.startswith(UNORDERED) else is_like
         if step.after is not None:
-            self._until(out, lambda text: like(text, shown), process)
+            until(lambda: like(out.read_text(), shown), out.read_text, process)
             os.killpg(process.pid, signal.SIGINT)
             shown += self.here(step.after)
         process.wait(PATIENCE_S)
         said = out.read_text()
         assert like(said, shown), f"$ {command}\n{said}\nis not\n{shown}"
-
-    def _until(self, out: Path, true: object, process: subprocess.Popen[bytes]) -> None:
-        assert callable(true)
-        end = time.monotonic() + PATIENCE_S
-        while not true(out.read_text()):
-            assert process.poll() is None and time.monotonic() < end, out.read_text()  # noqa: PT018
-            time.sleep(0.05)
 
     def close(self) -> None:
         for process in reversed(self.processes):

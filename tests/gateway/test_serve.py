@@ -29,7 +29,7 @@ from quorumq.gateway.shares import Shares
 from quorumq.node import tls
 from quorumq.wire.tls import client_context, names_in
 from tests.node.certificates import Files
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, until
 from tests.virtual import in_real_time
 
 
@@ -282,9 +282,7 @@ def test_a_process_ends_at_last_unless_it_has_ended_before() -> None:
     assert ends == []
     with ending(ends.append) as end_after:
         end_after(0)
-        give_up = time.monotonic() + PATIENCE_S
-        while not ends and time.monotonic() < give_up:
-            time.sleep(0.001)
+        until(lambda: ends, "it ends")
     assert ends == [0]
 
 

@@ -26,7 +26,7 @@ thread.join()  # a process that ends with its thread would be gone now
 cluster.pause("n2")  # it can notice nothing
 cluster.kill("n3")
 print(json.dumps([cluster.pid("n1"), cluster.pid("n2")]), flush=True)
-time.sleep(600)
+time.sleep(600)  # it is killed before
 """
 
 

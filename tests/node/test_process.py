@@ -23,6 +23,7 @@ from quorumq.lab.ports import free_ports
 from quorumq.node import serve
 from quorumq.node.node import EXIT_BUG, EXIT_REFUSED, EXIT_STORAGE, Node
 from quorumq.node.reread import ConfigFile
+from tests import patience
 from tests.e2e.raw import Raw, size_of
 from tests.node.programs import address, start, until, write_config
 from tests.patience import PATIENCE_S
@@ -155,9 +156,7 @@ def test_an_interrupted_start_is_no_bug(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "history")  # to open it waits for a reader
     node = start(write_config(tmp_path, history="history"))
     try:
-        while not (tmp_path / "data" / "LOCK").exists():
-            assert node.poll() is None
-            time.sleep(0.01)
+        patience.until((tmp_path / "data" / "LOCK").exists, "it has opened its directory", node)
         sent, end = 0, time.monotonic() + PATIENCE_S
         while time.monotonic() < end:
             sent += 1

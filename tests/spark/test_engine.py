@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from spark.errors import MEMORY_VARIABLE
 from spark.folders import Folder
 from spark.jobs.output import Output
 from spark.session import JAVA_OPTION, TASK_BYTES, check_shared
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, until
 from tests.spark.rows import death, frame
 
 WITHOUT_SPARK = (
@@ -186,17 +185,13 @@ def test_a_job_that_is_interrupted_says_nothing_and_keeps_nothing(
         },
         start_new_session=True,
     )
-    end = time.monotonic() + PATIENCE_S
 
     def come() -> bool:
         if moment == "while Java starts":
             return any("java" in line for line in children(process.pid))
         return (tmp_path / ".out.new" / "tables" / "deaths").exists()
 
-    while not come():
-        assert process.poll() is None
-        assert time.monotonic() < end
-        time.sleep(0.02)
+    until(come, moment, process)
     os.killpg(process.pid, signal.SIGINT)
     said, _ = process.communicate(timeout=PATIENCE_S)  # until Java has ended as well, which has this pipe
     assert (process.returncode, said) == (130, b"")

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -22,7 +21,7 @@ from pyspark.sql import SparkSession
 from spark.java import find_java, launcher
 from spark.session import SMALL
 from tests.audit.histories import FAULTS, constant, good, on_machines
-from tests.patience import PATIENCE_S
+from tests.patience import until
 from tests.spark import cluster_jobs
 from tests.spark.journals import write
 
@@ -57,11 +56,9 @@ def process(log: Path, pattern: str, *arguments: object) -> Iterator[tuple[subpr
 
 def waited(log: Path, pattern: str, started: subprocess.Popen[bytes]) -> str:
     """The first match in a log that a process writes."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not (match := re.search(pattern, log.read_text())):
-        assert started.poll() is None, log.read_text()
-        assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.2)
+    until(lambda: re.search(pattern, log.read_text()), log.read_text, started)
+    match = re.search(pattern, log.read_text())
+    assert match is not None
     return match.group(0)
 
 
@@ -153,11 +150,8 @@ def test_a_cluster_that_loses_a_worker_gives_the_tables_of_one_machine(
         arguments = (cluster_jobs.__file__, data, f"{view}/histories", f"{view}/away")
         driver = submitted(master, tmp_path / "driver.log", conf, *arguments)
         try:
-            deadline = time.monotonic() + PATIENCE_S
-            while not (away / ".deadletters.new/tables/letters/_SUCCESS").exists():
-                assert driver.poll() is None, (tmp_path / "driver.log").read_text()[-9000:]
-                assert time.monotonic() < deadline, (tmp_path / "driver.log").read_text()
-                time.sleep(0.1)
+            written = away / ".deadletters.new/tables/letters/_SUCCESS"
+            until(written.exists, lambda: (tmp_path / "driver.log").read_text()[-9000:], driver)
             assert list((tmp_path / "two").glob("app-*/*/stderr")), "it has an executor"
             worker.send_signal(signal.SIGKILL)
             assert driver.wait() == 0, (tmp_path / "driver.log").read_text()[-9000:]
