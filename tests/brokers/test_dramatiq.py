@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -303,12 +304,7 @@ def test_a_retry_that_cannot_be_published_does_not_lose_the_message(
             raise ValueError
 
     fail.send()
-    full = UsageError("a disk is full")
-
-    def refuse(*args: Any, **options: Any) -> None:
-        raise full
-
-    monkeypatch.setattr(type(nodes.client), "publish", refuse)
+    monkeypatch.setattr(type(nodes.client), "publish", Mock(side_effect=UsageError("a disk is full")))
     with working(broker):
         broker.join("default", timeout=JOIN_MS)
     assert len(attempts) == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import time
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from rich.console import Console
@@ -232,10 +233,7 @@ def test_names_that_run_out_are_a_problem_at_half_of_what_there_can_be() -> None
 def test_a_node_that_fails_over_tls_is_not_called_down(
     reason: str, refuses: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(*args: object, **more: object) -> None:
-        raise TooFewReplicas(reason)
-
-    monkeypatch.setattr(probe, "ask", fails)
+    monkeypatch.setattr(probe, "ask", Mock(side_effect=TooFewReplicas(reason)))
     row = _ask("127.0.0.1:1", 1.0)
     assert (row["up"], row["refuses"], reason in row["error"]) == (False, refuses, True)
 

@@ -347,7 +347,7 @@ def test_a_service_in_threads_ends_its_pool_when_its_server_ends(
                 with suppress(OSError):
                     urlopen(f"http://127.0.0.1:{port}", b"%d.png" % number, timeout=PATIENCE_S).close()
                     break
-                time.sleep(0.05)
+                time.sleep(0.05)  # it does not answer yet
         while len(lines) < COUNT and time.monotonic() < end:
             time.sleep(0.05)  # no `until`: the signal ends the service, also when patience is over
         os.kill(os.getpid(), signal.SIGTERM)

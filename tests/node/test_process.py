@@ -14,6 +14,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -21,7 +22,7 @@ from quorumq.cli.probe import status_of
 from quorumq.core.values.errors import StorageError, UsageError
 from quorumq.lab.ports import free_ports
 from quorumq.node import serve
-from quorumq.node.node import EXIT_BUG, EXIT_REFUSED, EXIT_STORAGE, Node
+from quorumq.node.node import EXIT_BUG, EXIT_REFUSED, EXIT_STORAGE
 from quorumq.node.reread import ConfigFile
 from tests import patience
 from tests.e2e.raw import Raw, size_of
@@ -130,10 +131,7 @@ def test_a_node_that_listens_where_no_one_dials_it_says_so(tmp_path: Path) -> No
 def test_only_what_a_configuration_mends_is_called_a_wrong_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, code: int
 ) -> None:
-    def broken(*_: object, **__: object) -> Node:
-        raise error
-
-    monkeypatch.setattr(serve, "open_node", broken)
+    monkeypatch.setattr(serve, "open_node", Mock(side_effect=error))
     assert serve.run(ConfigFile(write_config(tmp_path))) == code
 
 

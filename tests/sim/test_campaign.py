@@ -6,6 +6,7 @@ import io
 import json
 import re
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from click.testing import CliRunner
@@ -183,10 +184,7 @@ def test_two_jobs_report_what_one_does() -> None:
 def test_a_core_that_raises_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     from quorumq.core.partition.replica import Replica
 
-    def broken(self: object, *args: object) -> None:
-        raise AssertionError("made to fail")
-
-    monkeypatch.setattr(Replica, "on_hold", broken)
+    monkeypatch.setattr(Replica, "on_hold", Mock(side_effect=AssertionError("made to fail")))
     assert "made to fail" in run_schedule(draw(1)).violations[0]
 
 

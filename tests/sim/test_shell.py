@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import trio
@@ -52,10 +53,7 @@ def test_a_rule_that_is_left_out_is_seen() -> None:
 def test_an_exception_of_a_node_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     from quorumq.core.partition.replica import Replica
 
-    def broken(self: object, *args: object) -> None:
-        raise AssertionError("made to fail")
-
-    monkeypatch.setattr(Replica, "on_hold", broken)
+    monkeypatch.setattr(Replica, "on_hold", Mock(side_effect=AssertionError("made to fail")))
     assert run_shell(draw_shell(8)).violations
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import click
 import pytest
@@ -49,19 +50,14 @@ def test_a_job_without_spark_says_what_to_install() -> None:
 
 
 def test_an_error_of_a_job_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*args: object) -> None:
-        raise StorageError("the cause; the remedy")
-
-    monkeypatch.setattr(type(main), "get_command", fails)
+    monkeypatch.setattr(type(main), "get_command", Mock(side_effect=StorageError("the cause; the remedy")))
     result = CliRunner().invoke(main, ["audit"])
     assert (result.exit_code, result.output) == (74, "quorumq: the cause; the remedy\n")
 
 
 def test_a_module_of_ours_that_is_missing_is_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*args: object) -> None:
-        raise ModuleNotFoundError("no", name="spark.lost")
-
-    monkeypatch.setattr(type(main), "get_command", fails)
+    missing = ModuleNotFoundError("no", name="spark.lost")
+    monkeypatch.setattr(type(main), "get_command", Mock(side_effect=missing))
     assert isinstance(CliRunner().invoke(main, ["audit"]).exception, ModuleNotFoundError)
 
 
@@ -121,11 +117,8 @@ GONE = "quorumq: Spark's Java ran out of memory (1g), or was ended from outside:
 def test_a_failure_of_spark_is_reported_and_breaks_no_guarantee(
     monkeypatch: pytest.MonkeyPatch, error: Exception, code: int, said: str
 ) -> None:
-    def fails(*args: object) -> None:
-        raise error
-
     monkeypatch.delenv(MEMORY_VARIABLE, raising=False)
-    monkeypatch.setattr(type(main), "get_command", fails)
+    monkeypatch.setattr(type(main), "get_command", Mock(side_effect=error))
     result = CliRunner().invoke(main, ["audit"])
     assert result.exit_code == code
     assert result.output.startswith(said)
