@@ -30,6 +30,7 @@ from sim.checkers.paused import PausedGroups
 from sim.checkers.settings import SettingsAsWritten
 from sim.checkers.standing import CreationsStand
 from sim.checkers.thin_air import NoThinAir
+from sim.checkers.turns import EachInTurn
 from sim.checkers.waits import NoLongWaits
 from sim.checkers.wins import ExclusiveWins
 
@@ -51,6 +52,7 @@ CHECKERS: tuple[type[Checker], ...] = (
     FailedIsNo,
     Live,
     NoLongWaits,
+    EachInTurn,
     OneWrongClock,
     SettingsAsWritten,
     OneLayout,

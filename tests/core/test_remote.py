@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 
 import pytest
 
@@ -44,6 +45,28 @@ def test_every_node_gives_everything(node: str) -> None:
             assert outcomes(cluster.ask("abcde"[got % 5], m.AckRequest((item,)))) == ["acked"]
             got += item.receipt.span.size
     assert got == 60
+
+
+@pytest.mark.parametrize("node", ["a", "b"])
+def test_two_groups_that_fetch_in_turn_get_messages_of_each_partition(node: str) -> None:
+    """Both partitions have one replica, at the same node: b serves itself, and a passes the FETCHes on."""
+    cluster = Cluster(2)
+    topic = next(topic for topic in topics_of_two(cluster) if set(topic.replicas) == {("b",)})
+    got: dict[str, dict[int, None]] = {"g": {}, "h": {}}
+    for _ in range(20):
+        for group, numbers in got.items():
+            (item,) = receipts(asked(cluster, node, fetch(group, most=1)._replace(topics=(topic.name,))))
+            numbers[item.receipt.partition.number] = None
+    assert [sorted(numbers) for numbers in got.values()] == [[0, 1], [0, 1]]
+
+
+def topics_of_two(cluster: Cluster) -> Iterator[Topic]:
+    """Topics of two partitions with one replica each, in which messages wait."""
+    for number in range(50):
+        topic, producer_id = opened(cluster, f"jobs{number}", rf=1, partitions=2)
+        for partition in range(2):
+            cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 0, [b"x"] * 40, partition)))
+        yield topic
 
 
 @pytest.mark.parametrize("capacity", [1, 2, 3, 5, 8])

@@ -15,6 +15,7 @@ from rich.console import Console
 import sim.campaign
 from quorumq.core.messages import HoldReply, ReceiptPart, RejectRequest
 from quorumq.core.messages.effects import Effect
+from quorumq.core.node.request_router import RequestRouter
 from quorumq.core.node.voter import Voter
 from quorumq.core.partition.batches import Batches, Missing
 from quorumq.core.requests.context import Context
@@ -108,6 +109,16 @@ def test_the_calm_profile_finds_long_waits(seed: int, plants: tuple[Patch, ...])
         violations = run_schedule(draw(seed, "calm")).violations
     assert violations
     assert all(violation.startswith("no long waits") for violation in violations)
+
+
+def test_the_calm_profile_finds_a_partition_that_is_passed_over() -> None:
+    """Each FETCH begins with the first partition, as those did that another node had passed on."""
+    schedule = draw(29600002, "calm")
+    assert run_schedule(schedule).violations == []
+    with patched(((RequestRouter, "_first_of", lambda self, partitions: 0),)):
+        violations = run_schedule(schedule).violations
+    assert violations
+    assert all(violation.startswith("each in turn") for violation in violations)
 
 
 def test_in_the_clocks_profile_one_clock_is_wrong_and_nothing_else_goes_down() -> None:

@@ -9,6 +9,7 @@ import pytest
 from quorumq.core.values.types import Incarnation, Owner, Stamp
 from quorumq.history import Row, check_row, owner_text, token_text
 from sim.checkers import Violation, check_history
+from sim.checkers.turns import EachInTurn
 from sim.checkers.waits import NoLongWaits
 
 PRODUCER_ID = "a.1.5eed.1"
@@ -1248,6 +1249,25 @@ def test_nothing_waits_for_long_while_a_client_waits() -> None:
     story.publish(start=3, stop=4).deliver(3, start=3, stop=4, at=4.2)
     assert [violation.promise for violation in long_waits(story)] == ["no long waits"]
     assert long_waits(story, 0.0) == []
+
+
+@pytest.mark.parametrize(("bound", "broken"), [(3, ["each in turn"]), (4, []), (0, [])])
+def test_a_partition_with_messages_is_not_passed_over_again_and_again(bound: int, broken: list[str]) -> None:
+    """The group gets three deliveries of partition 1 while a message of partition 0 waits."""
+    story = Story()
+    story.add("sim", "settings", history=1, settings={"rf": 3, "passed_max": bound})
+    story.publish(start=0, stop=5)
+    for row in story.rows[-2:]:
+        story.rows.append({**row, "partition": 1})
+    for seq in range(3):
+        story.deliver(seq, start=seq, stop=seq + 1)
+        story.rows[-1]["partition"] = 1
+    story.deliver(3, start=0, stop=5)
+    checker = EachInTurn()
+    for row in story.rows:
+        if row["kind"] in checker.kinds:
+            checker.see(row)
+    assert [violation.promise for violation in checker.verdict()] == broken
 
 
 @pytest.mark.parametrize("starts", [True, False])

@@ -180,7 +180,7 @@ class RequestRouter:
         if problem:
             return [Send(sender, m.RemoteFetchReply(message.round, Code.TOO_FEW_REPLICAS, problem, ()))]
         key = context.sub_fetches[(sender, message.round)] = context.next_key()
-        made = SubFetchCoordinator(key, message, here, now, sender)
+        made = SubFetchCoordinator(key, message, here, self._first_of(here), now, sender)
         made.caller = sender
         return context.begin(made, now)
 
@@ -458,14 +458,21 @@ class RequestRouter:
             return no_capacity
         context.fetches += 1
         if len(asked) > limits.FETCH_PARTITIONS_MAX:
-            start = context.fetches * limits.FETCH_PARTITIONS_MAX % len(asked)
+            start = context.rng.randrange(len(asked))
             asked = (asked[start:] + asked[:start])[: limits.FETCH_PARTITIONS_MAX]
         here = tuple([partition for partition in asked if context.may_coordinate(partition, now)])
         if len(here) < len(asked):
             foreign = tuple(partition for partition in asked if not context.may_coordinate(partition, now))
             return SplitCoordinator(key, request, here + foreign, now)
         kind = FetchCoordinator if request.max_wait else PollCoordinator
-        return kind(key, request, here, context.fetches % max(1, len(here)), now)
+        return kind(key, request, here, self._first_of(here), now)
+
+    def _first_of(self, partitions: tuple[PartitionId, ...]) -> int:
+        """Return the index of the partition that a FETCH begins with.
+
+        Why by chance: with a counter, two groups that fetch in turn would each begin with the same partition for ever.
+        """
+        return self.context.rng.randrange(len(partitions)) if len(partitions) > 1 else 0
 
     def _partitions_asked(
         self, name: str, request: m.Fetch, seen: dict[bytes, None], new: list[Topic]

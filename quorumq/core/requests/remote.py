@@ -106,9 +106,15 @@ class SubFetchCoordinator(FetchCoordinator):
     __slots__ = ("number", "peer")
 
     def __init__(
-        self, key: int, message: m.RemoteFetch, partitions: tuple[PartitionId, ...], now: Now, peer: NodeId
+        self,
+        key: int,
+        message: m.RemoteFetch,
+        partitions: tuple[PartitionId, ...],
+        first: int,
+        now: Now,
+        peer: NodeId,
     ) -> None:
-        super().__init__(key, message.request, partitions, 0, now)
+        super().__init__(key, message.request, partitions, first, now)
         self.peer = peer
         self.number = message.round
 
