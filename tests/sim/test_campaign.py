@@ -112,7 +112,7 @@ def test_the_calm_profile_finds_long_waits(seed: int, plants: tuple[Patch, ...])
 
 
 def test_the_calm_profile_finds_a_partition_that_is_passed_over() -> None:
-    """Each FETCH begins with the first partition, as those did that another node had passed on."""
+    """Each FETCH begins with the first partition: earlier, each one that was passed on did so."""
     schedule = draw(29600002, "calm")
     assert run_schedule(schedule).violations == []
     with patched(((RequestRouter, "_first_of", lambda self, partitions: 0),)):
