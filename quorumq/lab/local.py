@@ -32,6 +32,7 @@ from quorumq.cli.probe import Unreachable, status_of
 from quorumq.core.values.errors import QuorumqError, UsageError
 from quorumq.lab.leash import Leashed, end, logged
 from quorumq.lab.ports import HeldPorts, given_ports
+from quorumq.storage.disk import RealDisk
 
 HISTORIES: Final = "histories"
 """The directory, beside those of the nodes, for histories."""
@@ -89,6 +90,9 @@ class LocalCluster:
         settings: more lines for every node.toml, by name, for example ``{"sync_interval": 0.5}``.
         tell: called every few seconds of a wait for nodes, with the lacks of each; in another thread if the
             wait is a twin ``…_async``.
+
+    Raises:
+        StorageError: a node runs in ``keep``.
     """
 
     def __init__(
@@ -117,6 +121,10 @@ class LocalCluster:
                     f"{self.directory} has a cluster of the nodes {', '.join(names)}: ask for {len(names)} nodes, or "
                     "give another directory"
                 )
+            for name in names:  # a node that runs there would find its configuration changed
+                disk = RealDisk(self.data_path(name))
+                disk.lock()
+                disk.unlock()
         self._history = history
         self._tell = tell
         self._processes: dict[str, Leashed] = {}

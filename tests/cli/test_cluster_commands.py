@@ -585,6 +585,16 @@ def test_dev_continues_a_cluster_with_its_own_longest_hold(tmp_path: Path) -> No
     assert started.returncode == 0
 
 
+def test_dev_refuses_a_directory_in_which_a_cluster_runs(tmp_path: Path) -> None:
+    with LocalCluster(1, keep=tmp_path) as cluster:
+        before = cluster.config_path("n1").read_bytes()
+        port, _ = free_ports(2)
+        done = CliRunner().invoke(main, ["dev", "--nodes", "1", "--port", str(port), "--dir", str(tmp_path)])
+        assert done.exit_code == 74, done.output
+        assert f"{cluster.data_path('n1')} is in use by another quorumq process" in done.output
+        assert cluster.config_path("n1").read_bytes() == before
+
+
 def test_dev_keeps_the_logs_of_a_cluster_that_does_not_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
