@@ -93,7 +93,7 @@ async def publish(
         raise click.UsageError("--lines and --file - both read standard input: give one of them")
     if options["dedup"] is not None and (lines or len(messages) + len(files) > 1):
         raise click.UsageError("--dedup names one message, and several are given")
-    options |= {"key": None if key is None else key.encode(), "headers": dict(headers)}
+    options |= {"key": key, "headers": dict(headers)}
     import trio
 
     from quorumq.cli.progress import counter

@@ -60,6 +60,7 @@ def test_files_and_lines_are_published_byte_for_byte(shell: Shell, tmp_path: Pat
     got = shell("consume bytes --group g --max 4 --json").lines()
     assert [line["payload_base64"] for line in got if "payload" not in line] == ["AP8KCg=="]
     assert [line["payload"] for line in got if "payload" in line] == ["one", "", "two"]
+    assert "lone surrogate" in shell("publish bytes x --key", "\udcff", code=64).err
 
 
 @pytest.fixture(scope="module")
