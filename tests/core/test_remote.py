@@ -13,6 +13,7 @@ from quorumq.core.node.nodecore import NodeCore
 from quorumq.core.requests import remote
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.remote import bytes_of
+from quorumq.core.values.errors import Code
 from quorumq.core.values.types import Now, PartitionId, ProducerId, Topic
 from quorumq.wire.values import WireDelivery, WireSlice
 from tests.core.cluster import Cluster
@@ -589,11 +590,13 @@ def test_a_page_brings_no_more_bytes_than_an_answer_may_have() -> None:
 
 def test_all_replicas_down_is_said_at_once() -> None:
     cluster = Cluster(5)
-    topic, _ = filled(cluster, 1, 1, 4)
+    topic, producer_id = filled(cluster, 1, 1, 4)
     home = topic.replicas[0][0]
     cluster.kill(home)
     stranger = next(name for name in cluster.names if name != home)
     check_failed(cluster.ask(stranger, fetch(wait=1.0)), None, "no replica of 'jobs' can be reached")
+    refused = cluster.ask(stranger, m.Publish(cluster.batch(topic, producer_id, 4, [b"y"])))
+    check_failed(refused, Code.NOT_STORED, f"nothing was sent: none of {home} can be reached")
 
 
 def test_a_hold_that_comes_after_its_release_by_another_node_ends() -> None:

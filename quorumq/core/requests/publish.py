@@ -151,8 +151,8 @@ class StoreCoordinator(Coordinator):
             if member == context.state.me or member in context.state.answering
         ]
         if len(reachable) < round_.majority:
-            of = f"{', '.join(reachable) or 'none'} of {', '.join(self.members)}"
-            detail = f"nothing was sent: only {of} can be reached"
+            names = f"only {', '.join(reachable)}" if reachable else "none"
+            detail = f"nothing was sent: {names} of {', '.join(self.members)} can be reached"
             refusal = m.Failed(Code.NOT_STORED, detail, round_.majority, len(reachable))
             effects = [effect for one in self.publishes for effect in one.finish(context, refusal)]
             return effects + self.finish(context, None)
