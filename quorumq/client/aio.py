@@ -41,7 +41,16 @@ from quorumq.client.client import Peek
 from quorumq.client.consume import consumer as consuming
 from quorumq.client.consume.consumer import ConsumerOptions
 from quorumq.client.consume.work import GRACE_S, Pool, Stop, Task, Worked
-from quorumq.client.portal import INTERRUPTED_S, PAGE, PUBLISH_MANY, Portal, like, page_of
+from quorumq.client.portal import (
+    CLOSED_MEANWHILE,
+    INTERRUPTED_S,
+    PAGE,
+    PUBLISH_MANY,
+    Portal,
+    is_cancelled,
+    like,
+    page_of,
+)
 from quorumq.client.produce import batches
 from quorumq.client.produce import producer as producing
 from quorumq.client.produce.bulk import outgoing_of
@@ -197,11 +206,11 @@ class Bridge(Portal):
                 call.value = await call.work()
             if scope.cancelled_caught:
                 call.error = asyncio.CancelledError()
-        except trio.Cancelled:
-            call.error = OutcomeUnknown("the client was closed before the answer came")
-            raise
         except BaseException as error:
             call.error = error
+            if is_cancelled(error):
+                call.error = OutcomeUnknown(CLOSED_MEANWHILE)
+                raise
         finally:
             self._answer_call(call)
 

@@ -25,6 +25,8 @@ INTERRUPTED_S: Final = 2.0
 PUBLISH_MANY: Final = 256
 """Messages that are handed over to be published in one turn."""
 
+CLOSED_MEANWHILE: Final = "the client was closed before the answer came"
+
 PAGE: Final = 500
 """Items of a listing that are brought over at once."""
 
@@ -48,6 +50,13 @@ def like(method: Callable[..., object]) -> Callable[[T], T]:
         return cast("T", update_wrapper(cast("Any", function), method))
 
     return shown
+
+
+def is_cancelled(error: BaseException) -> bool:
+    """Return True if this is trio's cancellation and nothing else, as it comes from several tasks in a group."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.split(trio.Cancelled)[1] is None
+    return isinstance(error, trio.Cancelled)
 
 
 class Portal:
@@ -195,10 +204,10 @@ class Portal:
         try:
             with scope:
                 answer.set_result(await work())
-        except trio.Cancelled:
-            answer.set_exception(OutcomeUnknown("the client was closed before the answer came"))
-            raise
         except BaseException as error:
+            if is_cancelled(error):
+                answer.set_exception(OutcomeUnknown(CLOSED_MEANWHILE))
+                raise
             answer.set_exception(error)
         if not answer.done():
             answer.cancel()

@@ -17,7 +17,7 @@ import pytest
 import trio
 
 import quorumq.client
-from quorumq.client import NotFound, Outcome, TooFewReplicas, TooLarge, UsageError, aio
+from quorumq.client import NotFound, Outcome, OutcomeUnknown, TooFewReplicas, TooLarge, UsageError, aio
 from quorumq.client.aio import Call, Client, Consumer, Message, Pending, Producer
 from quorumq.client.blocking import Message as PlainMessage
 from quorumq.client.consume.work import Task
@@ -243,6 +243,21 @@ async def test_closing_flushes_and_says_what_was_given_up(client: Client) -> Non
     assert pending.done
     with pytest.raises(Closed):
         await client.publish("jobs", b"x")
+
+
+@looped
+async def test_a_pool_whose_client_is_closed_ends_by_one_error(client: Client) -> None:
+    started = asyncio.Event()
+
+    async def handler(message: Message) -> None:
+        started.set()
+
+    working = asyncio.create_task(client.work("jobs", "g", handler, concurrency=2, signals=False))
+    await client.publish("jobs", b"x")
+    await started.wait()
+    await client.close()
+    with pytest.raises(OutcomeUnknown, match="closed"):
+        await working
 
 
 # --------------------------------------------------------------------------------------- cancellation

@@ -146,6 +146,18 @@ def test_a_closed_client_says_so_and_who_waits_hears_of_it() -> None:
     assert not threads()
 
 
+def test_a_pool_whose_client_is_closed_ends_by_one_error() -> None:
+    started = threading.Event()
+    with ThreadPoolExecutor(1) as threads:
+        with in_a_thread() as client:
+            client.create_topic("jobs")
+            working = threads.submit(client.work, "jobs", "g", lambda message: started.set(), concurrency=2)
+            client.publish("jobs", b"x")
+            assert started.wait(PATIENCE_S)
+        with pytest.raises(OutcomeUnknown, match="closed"):
+            working.result(PATIENCE_S)
+
+
 def test_threads_that_enter_while_the_client_is_closed_end() -> None:
     for _ in range(10):
         with in_a_thread() as client:
