@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import logging
 import os
+import re
 import signal
 import threading
 import time
@@ -680,7 +681,7 @@ async def test_an_error_that_can_never_pass_is_raised_unchanged() -> None:
             await client.work_all([])
 
 
-async def test_leaving_the_program_in_a_handler_ends_the_pool_too() -> None:
+async def test_leaving_the_program_in_a_handler_ends_the_pool_too(caplog: pytest.LogCaptureFixture) -> None:
     async with jobs(2) as (_, client):
 
         async def handler(message: Message) -> None:
@@ -688,6 +689,8 @@ async def test_leaving_the_program_in_a_handler_ends_the_pool_too() -> None:
 
         with pytest.raises(SystemExit):
             await client.work("jobs", "g", handler)
+        (line,) = caplog.messages
+        assert re.fullmatch(r"the handler ends this process at <Message jobs .*> by SystemExit\(3\)", line)
         assert len(await client.fetch("jobs", "g")) == 2
 
 

@@ -344,10 +344,13 @@ class Pool:
             raise
         except BaseException as ended:  # cancelled, or the handler ends the program
             consumer.let_go(message)
+            is_told = trio.current_effective_deadline() == -math.inf  # to end, with any exception
+            interrupted = is_told or isinstance(ended, KeyboardInterrupt)
+            if not interrupted:
+                log.error("the handler ends this process at %r by %s", message, line_of(leaf_of(ended)))
             # A thread cannot be stopped and may still work on the message: it stays held until its hold is over.
             if task.is_async and message.outcome is None:
-                is_told = trio.current_effective_deadline() == -math.inf  # to end, with any exception
-                await self._give_back(message, interrupted=is_told or isinstance(ended, KeyboardInterrupt))
+                await self._give_back(message, interrupted=interrupted)
             else:
                 self._worked.count(message.outcome)
             raise
