@@ -33,14 +33,17 @@ import trio
 from quorumq.client import client as waiting
 from quorumq.client.admin.counts import Match
 from quorumq.client.base.entry import by_async_with
-from quorumq.client.base.message import CALLS, Message, MessageId
+from quorumq.client.base.message import CALLS, MessageId
+from quorumq.client.base.message import Message as Message
 from quorumq.client.base.options import NewMessage as NewMessage
 from quorumq.client.base.options import Options, Outgoing
 from quorumq.client.base.times import Duration
 from quorumq.client.client import Peek
 from quorumq.client.consume import consumer as consuming
 from quorumq.client.consume.consumer import ConsumerOptions
-from quorumq.client.consume.work import GRACE_S, Pool, Stop, Task, Worked
+from quorumq.client.consume.work import GRACE_S, Pool, Stop
+from quorumq.client.consume.work import Task as Task
+from quorumq.client.consume.work import Worked as Worked
 from quorumq.client.portal import (
     CLOSED_MEANWHILE,
     INTERRUPTED_S,
@@ -55,7 +58,8 @@ from quorumq.client.produce import batches
 from quorumq.client.produce import producer as producing
 from quorumq.client.produce.bulk import outgoing_of
 from quorumq.client.produce.producer import ProducerOptions
-from quorumq.client.transport.nodes import CLOSED, Closed
+from quorumq.client.transport.nodes import CLOSED
+from quorumq.client.transport.nodes import Closed as Closed
 from quorumq.core.values.errors import OutcomeUnknown, QuorumqError, UsageError
 
 P = ParamSpec("P")

@@ -37,7 +37,9 @@ from quorumq.client.client import Peek, Redriven
 from quorumq.client.consume import consumer as consuming
 from quorumq.client.consume.consumer import ConsumerOptions
 from quorumq.client.consume.settling import SettleCalls
-from quorumq.client.consume.work import GRACE_S, TASK_OPTIONS, Pool, Stop, Task, Worked
+from quorumq.client.consume.work import GRACE_S, TASK_OPTIONS, Pool, Stop
+from quorumq.client.consume.work import Task as Task
+from quorumq.client.consume.work import Worked as Worked
 from quorumq.client.portal import INTERRUPTED_S, PAGE, PUBLISH_MANY, Portal, like, page_of
 from quorumq.client.produce import batches
 from quorumq.client.produce import producer as producing

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import contextvars
 import inspect
@@ -11,13 +12,23 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from functools import wraps
+from types import ModuleType
 from typing import Any
 
 import pytest
 import trio
 
 import quorumq.client
-from quorumq.client import NotFound, Outcome, OutcomeUnknown, TooFewReplicas, TooLarge, UsageError, aio
+from quorumq.client import (
+    NotFound,
+    Outcome,
+    OutcomeUnknown,
+    TooFewReplicas,
+    TooLarge,
+    UsageError,
+    aio,
+    blocking,
+)
 from quorumq.client.aio import Call, Client, Consumer, Message, Pending, Producer
 from quorumq.client.blocking import Message as PlainMessage
 from quorumq.client.consume.work import Task
@@ -53,6 +64,15 @@ async def cancelled(task: asyncio.Task[Any]) -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+@pytest.mark.parametrize("module", [aio, blocking])
+def test_a_type_checker_finds_the_types_of_handlers_and_pools(module: ModuleType) -> None:
+    """In its strict mode it finds the module's own classes, and what is imported ``as`` itself."""
+    body = ast.parse(inspect.getsource(module)).body
+    own = {node.name for node in body if isinstance(node, ast.ClassDef)}
+    imported = {name.asname for node in body if isinstance(node, ast.ImportFrom) for name in node.names}
+    assert {"Closed", "Message", "NewMessage", "Task", "Worked"} <= own | imported
 
 
 @looped
