@@ -65,11 +65,12 @@ async def test_messages_left_unsettled_by_a_consumer_are_logged(caplog: pytest.L
         async with client.consumer("jobs", "g", hold_time=7.0) as consumer:
             for message in (await take(consumer, 5))[:3]:
                 await message.ack()
-        (line,) = lines(caplog, logging.WARNING)
-        assert line.startswith(
-            "a consumer of group 'g' is left with 2 messages that are unsettled, as <Message jobs "
-        )
-        assert line.endswith("they come again in 7 s")
+        async with client.consumer("jobs", "h") as consumer:
+            await take(consumer, 1)
+        two, one = lines(caplog, logging.WARNING)
+        assert two.startswith("a consumer of group 'g' leaves 2 messages unsettled, as <Message jobs ")
+        assert two.endswith("each comes again in 7 s")
+        assert "leaves 1 message unsettled" in one
 
 
 async def test_a_consumer_that_keeps_nothing_says_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -776,6 +776,7 @@ async def test_an_ack_after_the_hold_is_late_and_a_blocked_loop_is_named(
         assert stolen, "another worker had it meanwhile"
         assert (worked.done, worked.late) == (0, 1)
         assert "the event loop stood for 6.8 s" in caplog.text
+        assert "those of 1 message of group 'g' ran out" in caplog.text
 
 
 def test_an_ack_that_no_one_could_prove_is_late_only_where_its_hold_was_over() -> None:

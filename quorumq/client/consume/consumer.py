@@ -23,6 +23,7 @@ from quorumq.client.consume.settling import SettleCalls
 from quorumq.core.values.errors import HoldLost, UsageError
 from quorumq.core.values.limits import FETCH_BYTES_MAX, HOLD_TIME_DEFAULT_S, MIB
 from quorumq.core.values.patterns import is_pattern
+from quorumq.core.values.printable import plural
 
 PREFETCH: Final = 1000
 PREFETCH_BYTES: Final = 4 * MIB
@@ -196,9 +197,10 @@ class Consumer:
         await self.drain()
         unsettled = [message for message in self._working if message.outcome is None and message.is_live]
         if unsettled:
-            text = "a consumer of group %r is left with %d messages that are unsettled, as %r: they come again in %g s"
+            text = "a consumer of group %r leaves %s unsettled, as %r: each comes again in %g s"
+            count = plural(len(unsettled), "message")
             self._context.log.warning(
-                ("left", self.group), text, self.group, len(unsettled), unsettled[0], self.hold_time
+                ("left", self.group), text, self.group, count, unsettled[0], self.hold_time
             )
         self._working.clear()
 
@@ -467,11 +469,12 @@ class Consumer:
         over = sum(message.outcome is None and now >= message.deadline for message in self._working)
         if seconds >= EXTEND_SHARE * self.hold_time or (over and seconds >= STALL_S):
             text = (
-                "the event loop stood for %.1f s, and with it the extension of holds of %g s: those of %d messages of "
+                "the event loop stood for %.1f s, and with it the extension of holds of %g s: those of %s of "
                 "group %r ran out, and others may do the same work; have a thread do what blocks, as a pool does with "
                 "a handler that is a plain function"
             )
-            self._context.log.warning(("stall", self.group), text, seconds, self.hold_time, over, self.group)
+            lost = plural(over, "message")
+            self._context.log.warning(("stall", self.group), text, seconds, self.hold_time, lost, self.group)
 
     def let_go(self, message: Message) -> None:
         """Extend the hold of a message no more: it runs out if the message is not settled before."""
