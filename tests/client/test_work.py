@@ -694,6 +694,20 @@ async def test_leaving_the_program_in_a_handler_ends_the_pool_too(caplog: pytest
         assert len(await client.fetch("jobs", "g")) == 2
 
 
+async def test_a_message_that_ends_the_program_is_not_taken_by_another_slot_meanwhile() -> None:
+    async with jobs(1) as (_, client):
+        calls = 0
+
+        async def handler(message: Message) -> None:
+            nonlocal calls
+            calls += 1
+            raise SystemExit(3)
+
+        with pytest.raises(SystemExit):
+            await client.work("jobs", "g", handler, concurrency=8)
+        assert calls == 1
+
+
 # ------------------------------------------------------- a handler that harms the whole queue
 
 

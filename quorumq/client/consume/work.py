@@ -348,6 +348,7 @@ class Pool:
             interrupted = is_told or isinstance(ended, KeyboardInterrupt)
             if not interrupted:
                 log.error("the handler ends this process at %r by %s", message, line_of(leaf_of(ended)))
+                self._handling.cancel()  # else another slot could take the message as soon as it is given back
             # A thread cannot be stopped and may still work on the message: it stays held until its hold is over.
             if task.is_async and message.outcome is None:
                 await self._give_back(message, interrupted=interrupted)
