@@ -268,10 +268,17 @@ class Bridge(Portal):
         """Run a coroutine of the event loop from the other thread, and wait until it has ended in any way."""
         ended = trio.Event()
         tasks: list[asyncio.Task[None]] = []
+        exits: list[SystemExit] = []
         loop = self._loop
 
+        async def held() -> None:  # SystemExit in a task would end the event loop, before the pool
+            try:
+                await work()
+            except SystemExit as error:
+                exits.append(error)
+
         def begin() -> None:
-            task = loop.create_task(work(), context=context)
+            task = loop.create_task(held(), context=context)
             task.add_done_callback(lambda task: self.post(ended.set))
             tasks.append(task)
 
@@ -284,6 +291,8 @@ class Bridge(Portal):
                 await ended.wait()
             if tasks[0].cancelled() or tasks[0].exception() is not None:
                 raise
+        if exits:
+            raise exits[0]
         (task,) = tasks
         if task.cancelled():
             raise QuorumqError("the handler's task was cancelled, and not by its pool")

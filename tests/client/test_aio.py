@@ -435,6 +435,19 @@ async def test_a_handler_that_cancels_itself_costs_its_message_and_not_the_pool(
 
 
 @looped
+async def test_leaving_the_program_in_a_handler_ends_the_pool_before_the_event_loop(client: Client) -> None:
+    async def handler(message: Message) -> None:
+        await asyncio.sleep(0)
+        raise SystemExit(3)
+
+    await client.publish("jobs", b"x")
+    with pytest.raises(SystemExit):
+        await client.work("jobs", "g", handler, concurrency=2, signals=False)
+    (message,) = await client.fetch("jobs", "g")
+    assert (message.attempt, message.interruptions) == (2, 0)
+
+
+@looped
 async def test_an_interrupted_message_comes_again_when_its_coroutine_has_ended(
     client: Client,
 ) -> None:
