@@ -279,7 +279,9 @@ def test_a_packed_name_is_a_deleted_one_for_every_request() -> None:
     cluster = packing()
     topic = deleted(cluster, "t")
     assert cluster.nodes["b"].catalogue.topics == {}
-    check_failed(cluster.ask("b", m.Metadata(("t",))), None, "topic 't' was deleted")
+    check_failed(
+        cluster.ask("b", m.Metadata(("t",))), None, "topic 't' was deleted: `quorumq topics create t`"
+    )
     session = cluster.ask("c", m.OpenSession()).producer_id  # type: ignore[union-attr]
     assert isinstance(cluster.ask("c", m.Publish(cluster.batch(topic, session, 0, [b"x"]))), m.Failed)
     assert isinstance(cluster.ask("c", m.DeleteTopic("t", topic.id)), m.TopicReply), (

@@ -246,7 +246,8 @@ class Catalogue:
         """Return `not-found`: deleted, or not there. The shell adds a hint: it knows which names a client may see."""
         if self.register_named(name) is not None:
             return Failed(
-                Code.NOT_FOUND, f"topic {name!r} was deleted; `create` makes a new one of that name"
+                Code.NOT_FOUND,
+                f"topic {name!r} was deleted: `quorumq topics create {name}` makes a new one of that name",
             )
         return Failed(Code.NOT_FOUND, f"there is no topic {name!r}", topic=name)
 
