@@ -155,7 +155,7 @@ def _announce(cluster: Any, topics: tuple[str, ...], directory: Path | None, as_
     click.echo("  quorumq status --watch")
     if url:
         click.echo(f"\nConsole: {url}/console    JSON: {url}/v1    SQS: {url}")
-    else:
+    elif not gateways.is_installed():
         click.echo(f"\nFor a console, JSON over HTTP and SQS: {gateways.INSTALL}")
     click.echo("\nCtrl-C stops the cluster.")
 

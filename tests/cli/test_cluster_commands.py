@@ -642,3 +642,16 @@ def test_dev_names_the_log_of_a_node_that_ended_by_itself_and_not_of_one_that_wa
         "n1 has ended with exit code 74, see /logs/n1/node.log; 0 of 2 nodes run\n"
         "n2 has ended; 0 of 2 nodes run\n"
     )
+
+
+@pytest.mark.parametrize("installed", [False, True])
+def test_dev_names_the_extra_of_the_gateway_only_if_it_is_missing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, installed: bool
+) -> None:
+    class Cluster:
+        nodes = addresses = ()
+        directory = Path("/cluster")
+
+    monkeypatch.setattr(dev.gateways, "is_installed", lambda: installed)
+    dev._announce(Cluster(), (), None, as_json=False, url="")  # as with --no-gateway
+    assert ("pip install" in capsys.readouterr().out) is not installed
