@@ -14,7 +14,7 @@ from quorumq.core.node.nodecore import NodeCore
 from quorumq.core.values.spans import SpanMap
 from quorumq.core.values.types import Death, Kind, Record, Span, Stamp
 from tests.core.cluster import Cluster
-from tests.core.network import hand_over
+from tests.core.network import hand_over, held_back
 from tests.core.steps import (
     asked,
     fetch,
@@ -102,6 +102,30 @@ def test_a_node_that_stood_still_delivers_nothing_whose_hold_may_be_over() -> No
     cluster.time += 9.85
     cluster.advance(0.0)
     assert receipts(cluster.replies[key]) == ()
+
+
+def test_a_hold_that_is_repeated_is_for_no_message_that_was_released_meanwhile() -> None:
+    """e does not know the topic yet. It gets that after a has lost what b alone knows to be acked."""
+    cluster = Cluster(5)
+    cluster.drop = lambda sender, to, message: to == "e"
+    _, producer_id = published(cluster, rf=5)
+    first = receipts(cluster.ask("b", fetch(most=5)))
+    cluster.drop = lambda sender, to, message: sender == "b" or "e" in (sender, to)
+    cluster.submit("b", m.AckRequest(first))
+    cluster.advance(11.0)
+    news = m.SyncTopics | m.SyncDigests
+    late = held_back(
+        cluster,
+        lambda sender, to, message: sender in "cde" and isinstance(message, m.HoldReply),
+        lambda sender, to, message: isinstance(message, news),
+    )
+    key = cluster.submit("a", fetch(wait=1.0))
+    cluster.hear_all()
+    for sender, to, message in sorted(late, key=lambda it: it[0] != "e"):
+        hand_over(cluster, sender, to, message)
+    rest = Span(producer_id, 5, 10)
+    assert [item.receipt.span for item in receipts(cluster.replies[key])] == [rest]
+    assert [span for span, _ in replica_of(cluster, "e").group("g").all_held()] == [rest]
 
 
 def test_a_late_reject_or_extend_touches_no_other_hold() -> None:

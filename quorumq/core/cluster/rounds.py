@@ -9,6 +9,7 @@ that are valid at that moment (docs/protocol.md, section 3).
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from quorumq.core.cluster.state import NodeState
 from quorumq.core.values.spans import SpanMap
@@ -61,6 +62,10 @@ class Round:
             else:
                 self.unreachable |= 1 << at
         return there
+
+    def repeated(self, message: Any) -> Any:
+        """Return a message of the round as it is sent again, to a member that did not know the topic or the layout."""
+        return message
 
     def bits_of(self, nodes: Iterable[NodeId]) -> int:
         """Return the bits of these nodes, each once, as far as they are members."""

@@ -134,7 +134,7 @@ class Coordinator(Pending):
         if topic is None or (number, sender) in self.taught:
             return []
         self.taught[(number, sender)] = None
-        return [Send(sender, m.PutTopic(0, topic)), Send(sender, message)]
+        return [Send(sender, m.PutTopic(0, topic)), Send(sender, self.rounds[number].repeated(message))]
 
     def read_register(
         self, context: Context, topic: Topic, now: Now, *, groups: bool = False

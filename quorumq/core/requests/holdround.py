@@ -93,6 +93,16 @@ class HoldRound(Round):
         self.tokens: list[float] = []  # those of other members, if the group is limited
         self.attempts: SpanMap[Attempts] = SpanMap()  # attempts ended before: the greatest of the replies
 
+    def repeated(self, message: Hold) -> Hold:
+        """Return the HOLD for the messages that are neither won nor lost yet.
+
+        Why: after the RELEASE of a lost message, it would hold that for no client.
+        """
+        wants = [
+            want._replace(span=part) for want in message.wants for part in self.pending.within(want.span)
+        ]
+        return message._replace(wants=tuple(wants))
+
     def pause(self, abstained: int, rng: random.Random) -> float:
         """Return the seconds to wait after this round was lost, before the next one.
 
