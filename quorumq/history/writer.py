@@ -57,7 +57,7 @@ class HistoryWriter:
             and the rest is counted and dropped.
 
     Attributes:
-        dropped: lines that were not written because of ``bytes_max``.
+        dropped: lines that were not written because of ``bytes_max``, or after an error.
 
     Raises:
         OSError: from `write`, `flush` and `close`, as the file gives it.
@@ -148,12 +148,15 @@ class HistoryWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Hand everything so far to the system (no fsync)."""
-        if self._buffer:
-            self._file.write("\n".join(self._buffer) + "\n")
-            self._buffer.clear()
-            self._buffered = 0
-        self._file.flush()
+        """Hand everything so far to the system (no fsync). After an error nothing is written, as a line may be torn."""
+        lines, self._buffer, self._buffered = self._buffer, [], 0
+        try:
+            if lines:
+                self._file.write("\n".join(lines) + "\n")
+            self._file.flush()
+        except OSError:
+            self._truncated = True
+            raise
 
     def close(self) -> None:
         """Flush, and close the file if it was opened here."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 from pathlib import Path
@@ -98,6 +99,35 @@ async def test_each_attempt_has_its_own_lines_and_unknown_is_said() -> None:
         await message.ack()
         assert rows(file, writer)[-1]["outcome"] == "acked"
         assert len(cluster.of(AckRequest)) == len([row for row in acked if row["outcome"] == "invoke"]) + 1
+
+
+class FullDisk(io.StringIO):
+    """A file without space. It has some again after one refusal."""
+
+    is_full = False
+
+    def write(self, text: str) -> int:
+        if self.is_full:
+            self.is_full = False
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().write(text)
+
+
+async def test_a_history_whose_disk_is_full_ends_no_call(caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing is written behind the gap. Nodes give up theirs in the same way."""
+    file = FullDisk()
+    writer = HistoryWriter(file, run="r", who="client:c", buffer_bytes=1)
+    async with serving("jobs", history=writer) as (_, client):
+        await publish(client, 1)
+        before, file.is_full = file.getvalue(), True
+        await publish(client, 1)
+        async with client.consumer("jobs", "g", hold_time=4.0) as consumer:
+            await consumer.ack(await take(consumer, 2))
+    writer.close()
+    assert file.getvalue() == before
+    assert [record.getMessage() for record in caplog.records].count(
+        "the history of this client is given up, as it cannot be written: [Errno 28] No space left on device"
+    ) == 1
 
 
 async def test_purges_and_rewinds_are_written_with_what_came_of_them_and_named_messages_are_not_all() -> None:

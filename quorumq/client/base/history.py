@@ -14,6 +14,7 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple, cast
 
 from quorumq.client.base.message import Message, deadline_of
+from quorumq.client.transport.log import LOGGER
 from quorumq.core import messages as m
 from quorumq.core.values.errors import Code
 from quorumq.core.values.spanlists import merge_spans
@@ -45,8 +46,14 @@ class History:
     _labels: dict[str, str] = field(default_factory=dict)  # by name, as far as this client knows
 
     def write(self, kind: str, **fields: object) -> None:
-        """Write one line, at this moment of the client's clocks."""
-        self.writer.write(kind, at=self.clock(), wall_ms=self.wall_ms(), **fields)
+        """Write one line, at this moment of the client's clocks. After an error none follows, and the client goes on.
+
+        Why: the call that the line is about may have been carried out, and its caller would take the error for its end.
+        """
+        try:
+            self.writer.write(kind, at=self.clock(), wall_ms=self.wall_ms(), **fields)
+        except OSError as error:
+            LOGGER.error("the history of this client is given up, as it cannot be written: %s", error)
 
     def op(self) -> int:
         """Return the next number of a request."""
