@@ -256,11 +256,15 @@ async def move_voter(client: Client, node: str, to: str, as_json: bool) -> None:
 
     Args:
         node: the node that is left.
-        to: id of the node that takes over; empty: the cluster chooses.
+        to: id of the node that takes over. The cluster chooses if it is empty, or if that node or another one on its
+            machine is a voter already.
         as_json: print an object once it is done, and no words.
     """
-    known = leaver(await client.metadata(), node)
-    voters = await until_they_vote(lambda: client.move_voter(node, to), as_json)
+    metadata = await client.metadata()
+    known, on = leaver(metadata, node), {info.node: info.machine or info.node for info in metadata.nodes}
+    taken = [on[info.node] for info in metadata.nodes if info.voter and info.node != node]
+    by = "" if on.get(to) in taken else to
+    voters = await until_they_vote(lambda: client.move_voter(node, by), as_json)
     if known.voter and as_json:
         print_json({"source": node, "voters": voters, "outcome": "moved"})
     elif known.voter:

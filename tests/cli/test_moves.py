@@ -298,6 +298,19 @@ async def test_a_first_node_is_replaced_and_drained_with_its_settings(
     assert [info.node for info in known.nodes if info.voter] == [*"bef"]
 
 
+@pytest.mark.parametrize(("to", "machines"), [("b", ()), ("d", (("a", "m0"), ("b", "m1"), ("c", "m2")))])
+async def test_settings_go_to_another_node_if_the_named_one_cannot_have_them(
+    to: str, machines: tuple[tuple[str, str], ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """b is a voter, and d is on its machine. The partitions went there before, so the command has to end."""
+    calls = Calls(grown(*machines))
+    await calls.drain_node("c")
+    await move_voter(calls, "c", to, as_json=True)  # type: ignore[arg-type]
+    (line,) = map(json.loads, capsys.readouterr().out.splitlines())
+    assert line["outcome"] == "moved"
+    assert line["voters"] in ([*"abd"], [*"abe"])
+
+
 async def test_more_voters_are_asked_for_until_they_vote(capsys: pytest.CaptureFixture[str]) -> None:
     cluster = grown()
     calls = Calls(cluster)
