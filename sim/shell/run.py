@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import logging
@@ -18,7 +19,7 @@ from quorumq.history import HistoryWriter, Row
 from sim.fault_plan import Fault, draw_damage, draw_faults, draw_losses
 from sim.options import Options
 from sim.real.inflict import Inflicter
-from sim.real.plan import renamed
+from sim.real.plan import MOVE_EVERY_S, draw_moves, renamed
 from sim.real.run import Trial
 from sim.real.workload import Again, Workload, numbers
 from sim.runner import Outcome
@@ -52,6 +53,8 @@ def draw_shell(seed: int) -> Schedule:
         at = round(rng.uniform(0.5, options.fault_time - 0.5), 4)
         killed = rng.sample(options.node_names, rng.choice((2, options.nodes)))
         faults += (Fault(at, "kill", tuple(sorted(killed)), 0.05),)
+    moves = draw_moves(seed, options, options.fault_time * MOVE_EVERY_S)  # one in a second
+    faults += tuple(dataclasses.replace(move, at=round(move.at / MOVE_EVERY_S, 4)) for move in moves)
     return Schedule(seed, SHELL, options, tuple(sorted(map(renamed, faults), key=lambda fault: fault.at)))
 
 

@@ -42,6 +42,13 @@ def test_one_seed_is_one_run_and_keeps_every_promise() -> None:
         )
 
 
+def test_slots_move_among_five_nodes() -> None:
+    outcome = run_shell(draw_shell(3))
+    assert outcome.violations == []
+    moved = {(row["layout"], row["partition"]) for row in outcome.rows if row["kind"] == "layout"}
+    assert len(moved) > 1
+
+
 def test_a_rule_that_is_left_out_is_seen() -> None:
     with patched(rule_named("hold-majority-1").patches):
         assert any(
