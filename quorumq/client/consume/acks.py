@@ -78,7 +78,6 @@ class AckQueue:
 
     nodes: Nodes
     watch: Callable[[], Watch | None] = lambda: None  # makes an observer of one request's attempts
-    requests: int = 0  # how many were made, for tests and statistics
     _queue: deque[Call] = field(default_factory=deque)
     _flying: int = 0
     _scheduled: bool = False
@@ -154,7 +153,6 @@ class AckQueue:
                 await self._ask(call.tickets, left_of(call.end), failures)
 
     async def _ask(self, tickets: Sequence[Settleable], timeout: float, failures: Failures) -> None:
-        self.requests += 1
         await settle(
             self.nodes,
             tickets,
