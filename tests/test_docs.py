@@ -177,9 +177,9 @@ def test_every_page_is_in_the_index() -> None:
 
 
 def without_style(program: str) -> str:
-    """A program without the differences of trio, asyncio and threads."""
-    program = re.sub(r"quorumq_(trio|asyncio|threads)", "quorumq", program)
-    for word in ("async ", "await ", "trio.run", "asyncio.run", "trio.", "asyncio.", "time."):
+    """A program without the differences of trio and threads."""
+    program = re.sub(r"quorumq_(trio|threads)", "quorumq", program)
+    for word in ("async ", "await ", "trio.run", "trio.", "time."):
         program = program.replace(word, "")
     tree = ast.parse(program.replace("(main())", "main()").replace("(main)", "main()"))
     del tree.body[0]  # its docstring
@@ -189,9 +189,8 @@ def without_style(program: str) -> str:
 
 @pytest.mark.parametrize("name", PATTERNS)
 def test_a_pattern_is_shown_as_it_is_in_its_programs_which_differ_in_style_alone(name: str) -> None:
-    paths = [EXAMPLES / f"{name}_{style}.py" for style in ("trio", "blocking", "asyncio")]
-    programs = {path: path.read_text() for path in paths if path.exists()}
-    assert len(programs) == 2 + (name in ("worker_pool", "test_a_handler"))
+    paths = [EXAMPLES / f"{name}_{style}.py" for style in ("trio", "blocking")]
+    programs = {path: path.read_text() for path in paths}
     assert len({without_style(program) for program in programs.values()}) == 1
     (section,) = [
         part

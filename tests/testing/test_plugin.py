@@ -24,13 +24,13 @@ def test_asyncio(quorumq_asyncio):
 
 
 async def as_a_fixture(test: Any) -> None:
-    """Run a test of the asyncio program as pytest-asyncio does."""
+    """Run a test of a program as pytest-asyncio does."""
     async with (nodes := aio.cluster()):
         await (test(nodes) if inspect.signature(test).parameters else test())
 
 
-def test_the_asyncio_program_of_the_page_passes() -> None:
-    names = runpy.run_path(str(EXAMPLES / "test_a_handler_asyncio.py"))
+def test_the_trio_program_of_the_page_passes_on_asyncio() -> None:
+    names = runpy.run_path(str(EXAMPLES / "test_a_handler_trio.py"))
     tests = [names[name] for name in names if name.startswith("test_")]
     assert len(tests) == 2
     for test in tests:
