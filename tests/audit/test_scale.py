@@ -20,7 +20,7 @@ MEMORY_MB = 300
 
 @pytest.mark.parametrize("count", [2_000, pytest.param(MESSAGES, marks=pytest.mark.soak)])
 def test_many_lines_are_audited_in_bounded_memory(count: int, tmp_path: Path) -> None:
-    command = ("-m", "tests.audit.measure", str(count), str(tmp_path), str(MACHINES))
+    command = ("-m", "tests.measure.audit", str(count), str(tmp_path), str(MACHINES))
     done = subprocess.run([sys.executable, *command], stdout=subprocess.PIPE, text=True, check=True)
     shutil.rmtree(tmp_path / "histories")  # more than a gigabyte
     most = re.search(r", ([0-9,]+) MB; ", done.stdout)

@@ -1,4 +1,4 @@
-"""Cost of an audit of COUNT messages on MACHINES: `python -m tests.audit.measure COUNT DIR [MACHINES] [spark]`.
+"""Cost of an audit of COUNT messages on MACHINES: `python -m tests.measure.audit COUNT DIR [MACHINES] [spark]`.
 
 Each message has nine lines, of some 250 bytes: three nodes, two producers and three consumers write them, a file each.
 Machines have clocks of their own, which differ by 1,000 s and by 10 ppm of their rates. Every tenth part of the run

@@ -1,4 +1,4 @@
-"""Cost of a stream's reader: `python -m tests.spark.measure_stream COUNT DIR`, with COUNT deaths in the journals.
+"""Cost of a stream's reader: `python -m tests.measure.dead_letter_stream COUNT DIR`, with COUNT deaths in the journals.
 
 Prints CPU seconds of the reader's own Python, driver and tasks together, without Spark.
 """

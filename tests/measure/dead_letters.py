@@ -1,4 +1,4 @@
-"""Cost of an analysis of COUNT dead letters in Parquet: `python -m tests.spark.measure_letters COUNT DIR`.
+"""Cost of an analysis of COUNT dead letters in Parquet: `python -m tests.measure.dead_letters COUNT DIR`.
 
 Rows are computed from their numbers alone, by Spark, so COUNT rows take no memory. Four of five deaths are spread over
 a week, topics and 200 kinds; the rest are a burst, and a version that fails from its start. Prints CPU seconds and the
@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from spark.errors import MEMORY_VARIABLE
 from spark.schemas import schema
 from spark.session import job_session
-from tests.audit.measure import cost_of
+from tests.measure.audit import cost_of
 
 WEEK_S: Final = 7 * 86400
 COLUMNS: Final = {
@@ -57,7 +57,7 @@ if __name__ == "__main__":
         generate(count, str(source))
         sys.exit()
     os.environ.setdefault(MEMORY_VARIABLE, "512m")
-    cost_of("tests.spark.measure_letters", *sys.argv[1:], "generate")
+    cost_of("tests.measure.dead_letters", *sys.argv[1:], "generate")
     cpu_s, most = cost_of(
         "spark", "deadletters", "--parquet", str(source), "--out", str(source.with_name("out"))
     )
