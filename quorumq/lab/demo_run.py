@@ -36,11 +36,10 @@ HOLD_S: Final = 5.0
 WORK_S: Final = 18.0
 """Least time that the work is made to last, in seconds: long enough for a hold to run out and a quarantine to end."""
 
-PACE_MAX_S: Final = 0.25
-BATCH_S: Final = 0.5
-"""Work that a worker takes at once, in seconds: well below a hold."""
+DURATION_S: Final = 0.5
+"""Time that a worker takes for a message, in seconds: well below a hold."""
 
-BATCH_MAX: Final = 64
+CONCURRENCY_MAX: Final = 64
 STOP_AT: Final = 0.31
 KILL_AT: Final = 0.36
 KILL_UNTIL: Final = 0.69
@@ -60,6 +59,7 @@ PATIENCE_S: Final = 900.0
 
 QUARANTINE_PATIENCE_S: Final = HOLD_S * 1.02 + 60.0
 WORKER_STOP_S: Final = 60.0
+WORKERS: Final = ("w1", "w2", "w3")
 STOPPED_WORKER: Final = "w3"
 KILLED_NODE: Final = "n2"
 
@@ -143,8 +143,8 @@ class Run:
         # It learns of the other nodes, and asks this one for as long as it answers.
         async with connect(self.cluster.address(KILLED_NODE), history=history) as client:
             await client.create_topic(TOPIC, rf=RF, partitions=PARTITIONS)
-            for index, node in enumerate(self.cluster.nodes, 1):
-                self._start_worker(f"w{index}", node, len(chunks))
+            for name in WORKERS:
+                self._start_worker(name, len(chunks))
             with trio.move_on_after(PATIENCE_S) as patience:
                 async with trio.open_nursery() as background:
                     background.start_soon(self._watch_histories)
@@ -184,16 +184,14 @@ class Run:
         count = len(self.account.published)
         self.view.event(f"all {count:,} messages are published: on the disks of two nodes or three")
 
-    def _start_worker(self, name: str, node: str, messages: int) -> None:
-        pace = min(PACE_MAX_S, 3 * WORK_S / messages)
-        batch = max(1, min(BATCH_MAX, round(BATCH_S / pace)))
+    def _start_worker(self, name: str, messages: int) -> None:
+        at_once = max(2, min(CONCURRENCY_MAX, round(messages * DURATION_S / WORK_S / len(WORKERS))))
         path = self.histories / f"{name}.jsonl"
-        addresses = [self.cluster.address(node)]
-        addresses += [self.cluster.address(other) for other in self.cluster.nodes if other != node]
-        options = Options(name, self.run_name, addresses, TOPIC, GROUP, str(path), HOLD_S, batch, pace)
-        command = [sys.executable, "-m", "quorumq.lab.demo_worker", json.dumps(options._asdict())]
+        nodes = self.cluster.addresses
+        options = Options(name, self.run_name, nodes, TOPIC, GROUP, str(path), HOLD_S, at_once, DURATION_S)
+        command = [sys.executable, "-m", "quorumq.lab.demo_worker", json.dumps(options)]
         process = logged(command, self.histories / f"{name}.log")
-        self.workers[name] = Worker(name, node, Tail(path), process)
+        self.workers[name] = Worker(name, Tail(path), process)
 
     def _read_histories(self) -> None:
         for worker in self.workers.values():

@@ -113,6 +113,11 @@ class Account:
             for key in keys_of(row):
                 self.delivered += 1
                 self.deliveries.setdefault(key, []).append(entry)
+        elif kind == "extend" and row["outcome"] == "ok":
+            token = parse_owner(row["owner"]).ballot
+            for key in keys_of(row):
+                entries = self.deliveries[key]
+                entries[:] = [it._replace(until=row["until"]) if it.token == token else it for it in entries]
         elif kind == "ack" and row["outcome"] == "invoke":
             self.asked.update(dict.fromkeys(keys_of(row)))
         elif kind == "ack" and row["outcome"] in ACKED_OUTCOMES:

@@ -30,10 +30,9 @@ class NodeScene:
 
 @dataclass(slots=True)
 class Worker:
-    """One worker process: its name, the node that it asks first, and its history file."""
+    """One worker process: its name, and its history file."""
 
     name: str
-    node: str
     tail: Tail
     process: Leashed
     state: str = "starting"
@@ -122,8 +121,7 @@ class View:
         counts = (f"{scene.seconds:5.1f} s", *scene.counts, f"{account.redelivered:,} redelivered")
         nodes = [(name, node.state, node.messages, node.held) for name, node in scene.nodes.items()]
         workers = [
-            (f"{it.name} at {it.node}", it.state, it.account.delivered, it.account.ended)
-            for it in scene.workers.values()
+            (it.name, it.state, it.account.delivered, it.account.ended) for it in scene.workers.values()
         ]
         side = Table.grid(padding=(0, 4))
         side.add_row(

@@ -53,6 +53,9 @@ class Run:
             until=at + 0.98 * HOLD, asked=at - 0.1 if asked is None else asked, at=at, wall_ms=0, who=who,
         )  # fmt: skip
 
+    def extend(self, seq: int, until: float, ballot: int) -> None:
+        self.writer.write("extend", **self._of(seq, ballot), op=4, outcome="ok", until=until)
+
     def ack(self, seq: int, at: float, ballot: int, outcome: str = "acked") -> None:
         self.writer.write("ack", **self._of(seq, ballot), op=2, outcome=outcome, at=at, wall_ms=0)
 
@@ -162,6 +165,16 @@ def test_two_deliveries_inside_one_hold_are_seen(run: Run) -> None:
     run.deliver(4, 20.0, 120)
     run.deliver(4, 24.0, 121, who="client:w2")
     run.ack(4, 24.5, 121, "acked_after_expiry")
+    verdict = run.verdict(expected=5, m2="E", m3="E")
+    assert (verdict.overlapping, verdict.passed) == (1, False)
+
+
+def test_a_delivery_inside_an_extended_hold_is_seen(run: Run) -> None:
+    run.publish(4, 5)
+    run.deliver(4, 20.0, 120)
+    run.extend(4, 27.4, 120)
+    run.deliver(4, 26.0, 121, who="client:w2")
+    run.ack(4, 26.5, 121, "acked_after_expiry")
     verdict = run.verdict(expected=5, m2="E", m3="E")
     assert (verdict.overlapping, verdict.passed) == (1, False)
 
