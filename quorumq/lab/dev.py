@@ -20,7 +20,6 @@ WAIT_S: Final = 300.0
 CREATE_S: Final = 60.0
 """Time that the creation of a topic may take, in seconds."""
 
-POLL_S: Final = 0.1
 GATEWAY_PATIENCE_S: Final = 5.0
 """Seconds that the gateway may take to stop."""
 
@@ -164,34 +163,23 @@ def _wait(addresses: list[str], topics: tuple[str, ...], seconds: float) -> None
     """Wait until these nodes can publish and deliver, and know the topics; NotReady after ``seconds``."""
     from quorumq.cli.probe import ask
     from quorumq.core.messages import Metadata
-    from quorumq.lab.local import PROBE_S, TELL_EVERY_S, NotReady, lack
+    from quorumq.lab.local import lack, wait_for
 
-    names = [f"n{index}" for index in range(1, len(addresses) + 1)]
-    now = time.monotonic()
-    end, tell_at = now + seconds, now + TELL_EVERY_S
-    while True:
-        probe = min(PROBE_S, end - now)
-        lacks = []
-        for name, address in zip(names, addresses, strict=True):
-            missing = lack(address, name, names, probe, connected=True, quarantine=True)
-            if missing:
-                lacks.append(f"{name} at {address} {missing}")
-        if not lacks:
+    nodes = {f"n{index}": address for index, address in enumerate(addresses, 1)}
+
+    def lacks(probe: float) -> list[str]:
+        problems = []
+        for name, address in nodes.items():
+            if missing := lack(address, name, nodes, probe, connected=True, quarantine=True):
+                problems.append(f"{name} at {address} {missing}")
+        if not problems:
             try:
                 ask(addresses[0], Metadata(topics), timeout=probe)
-                return
             except QuorumqError as error:
-                lacks.append(str(error))
-        now = time.monotonic()
-        if now >= end:
-            raise NotReady(
-                f"the cluster does not serve after {seconds:g} s: {'; '.join(lacks)}. See what the `quorumq dev` "
-                "that starts it says"
-            )
-        if now >= tell_at:
-            _tell(f"waiting: {'; '.join(lacks)}")
-            tell_at = now + TELL_EVERY_S
-        time.sleep(min(POLL_S, end - now))
+                return [str(error)]
+        return problems
+
+    wait_for(lacks, seconds, _tell, "See what the `quorumq dev` that starts the cluster says")
 
 
 def _watch(cluster: Any, died: dict[str, None], as_json: bool) -> None:

@@ -394,29 +394,39 @@ class LocalCluster:
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
             raise NodeDied(f"node {name} ended with {how}; the end of its log:\n{self.log_tail(name)}")
 
-    def _poll(self, names: list[str], probe: float, connected: bool, quarantine: bool) -> dict[str, str]:
-        for name in names:
-            self._check_alive(name)
-        lacks = {
-            name: lack(self.address(name), name, names, probe, connected=connected, quarantine=quarantine)
-            for name in names
-        }
-        return {name: missing for name, missing in lacks.items() if missing}
-
     def _wait(self, names: list[str], timeout: float, *, connected: bool, quarantine: bool) -> None:
+        def lacks(probe: float) -> list[str]:
+            problems = []
+            for name in names:
+                self._check_alive(name)
+            for name in names:
+                if missing := lack(
+                    self.address(name), name, names, probe, connected=connected, quarantine=quarantine
+                ):
+                    problems.append(f"node {name} {missing}")
+            return problems
+
+        wait_for(lacks, timeout, self._tell, "Look at the nodes' logs, or allow more time")
+
+
+def wait_for(
+    lacks: Callable[[float], list[str]], timeout: float, tell: Callable[[str], None] | None, advice: str
+) -> None:
+    """Wait until ``lacks``, called with the seconds that one node may take to answer, returns no problem.
+
+    Raises:
+        NotReady: if there are still some after ``timeout`` seconds. The text has them, and ``advice``.
+    """
+    now = time.monotonic()
+    until, tell_at = now + timeout, now + TELL_EVERY_S
+    while problems := "; ".join(lacks(min(PROBE_S, until - now))):
         now = time.monotonic()
-        until, tell_at = now + timeout, now + TELL_EVERY_S
-        while lacks := self._poll(names, min(PROBE_S, until - now), connected, quarantine):
-            now = time.monotonic()
-            problems = "; ".join(f"node {name} {lack}" for name, lack in lacks.items())
-            if now >= until:
-                raise NotReady(
-                    f"not ready after {timeout:g} s: {problems}. Look at the nodes' logs, or allow more time"
-                )
-            if self._tell is not None and now >= tell_at:
-                self._tell(f"waiting: {problems}")
-                tell_at = now + TELL_EVERY_S
-            time.sleep(min(POLL_S, until - now))
+        if now >= until:
+            raise NotReady(f"not ready after {timeout:g} s: {problems}. {advice}")
+        if tell is not None and now >= tell_at:
+            tell(f"waiting: {problems}")
+            tell_at = now + TELL_EVERY_S
+        time.sleep(min(POLL_S, until - now))
 
 
 def kept_config(directory: Path) -> dict[str, Any]:
