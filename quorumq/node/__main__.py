@@ -1,4 +1,4 @@
-"""``python -m quorumq.node --config node.toml``: run one node."""
+"""``python -m quorumq.node --config node.toml``: a node as `quorumq serve` runs it, without imports for a terminal."""
 
 from __future__ import annotations
 
@@ -15,18 +15,12 @@ def main() -> int:
     parser.add_argument(
         "--config", required=True, metavar="FILE", help="the node's TOML file (docs/operations.md)"
     )
-    parser.add_argument(
-        "--directory-is-newest",
-        action="store_true",
-        help="trust a data directory that was copied or restored, without asking the other nodes (docs/operations.md)",
-    )
-    arguments = parser.parse_args()
     try:
-        file = ConfigFile(arguments.config)
+        file = ConfigFile(parser.parse_args().config)
     except ConfigError as error:
         print(f"quorumq: {error}", file=sys.stderr)
         return error.exit_code
-    return run(file, arguments.directory_is_newest)
+    return run(file)
 
 
 if __name__ == "__main__":

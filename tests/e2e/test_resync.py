@@ -84,8 +84,8 @@ def test_a_directory_that_was_copied_waits_for_all_others_or_for_an_operator() -
             )
             if word == "told":
                 assert cluster.terminate("n2") == 0
-                command = [sys.executable, "-m", "quorumq.node", "--config", str(cluster.config_path("n2"))]
-                process = subprocess.Popen([*command, "--directory-is-newest"])
+                command = [sys.executable, "-m", "quorumq", "serve", "--directory-is-newest", "--config"]
+                process = subprocess.Popen([*command, str(cluster.config_path("n2"))])
                 try:
                     status = status_when(cluster, "n2", lambda fields: fields["trusted"])
                     assert "operator" in status["placed"]
