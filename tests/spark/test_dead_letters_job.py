@@ -270,9 +270,9 @@ def test_a_run_reads_its_dead_letters_five_times(spark: SparkSession, tmp_path: 
         return sum(len(re.findall(pattern, plan, re.MULTILINE)) for plan in plans)
 
     assert count(rf"Location: [^\n]*{source}[\],]") == 1, "of the source, to make the table"
-    assert count(r"Location: [^\n]*/tables/letters[\],]") == 5
+    assert count(r"Location: [^\n]*/tables/deaths[\],]") == 5
     wide = [
-        plan for plan in plans if re.search(r"/tables/letters[\],](?:.*\n)*?ReadSchema: [^\n]*stack:", plan)
+        plan for plan in plans if re.search(r"/tables/deaths[\],](?:.*\n)*?ReadSchema: [^\n]*stack:", plan)
     ]
     assert len(wide) == 1, "texts are read once"
     assert count(r"^\(\d+\) Coalesce") == 0

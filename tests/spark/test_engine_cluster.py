@@ -150,7 +150,7 @@ def test_a_cluster_that_loses_a_worker_gives_the_tables_of_one_machine(
         arguments = (cluster_jobs.__file__, data, f"{view}/histories", f"{view}/away")
         driver = submitted(master, tmp_path / "driver.log", conf, *arguments)
         try:
-            written = away / ".deadletters.new/tables/letters/_SUCCESS"
+            written = away / ".deadletters.new/tables/deaths/_SUCCESS"
             until(written.exists, lambda: (tmp_path / "driver.log").read_text()[-9000:], driver)
             assert list((tmp_path / "two").glob("app-*/*/stderr")), "it has an executor"
             worker.send_signal(signal.SIGKILL)
