@@ -144,9 +144,7 @@ def test_pods_start_with_the_files_of_the_comment(
     assert not configs, "each file has a pod"
 
 
-def test_pods_keep_a_majority_and_find_each_other(
-    kubernetes: dict[tuple[str, str], dict[str, Any]],
-) -> None:
+def test_pods_keep_a_majority_and_find_each_other(kubernetes: dict[tuple[str, str], dict[str, Any]]) -> None:
     service = kubernetes["Service", "quorumq"]["spec"]
     state = kubernetes["StatefulSet", "quorumq"]["spec"]
     assert (service["clusterIP"], service["publishNotReadyAddresses"]) == ("None", True)

@@ -148,8 +148,7 @@ def test_commands_that_a_page_names_are_there(page: Path) -> None:
     lines = page.read_text().replace('", "', " ")  # the list form of a command
     for program, group in PROGRAMS.items():
         for word, inner, rest in re.findall(
-            rf"[`\n/\"] *(?:\$ )?{program} ([a-z]+)(?: ([a-z][a-z-]*))?([^`\n|;&]*)",
-            lines,
+            rf"[`\n/\"] *(?:\$ )?{program} ([a-z]+)(?: ([a-z][a-z-]*))?([^`\n|;&]*)", lines
         ):
             command = group.get_command(click.Context(group), word)
             if isinstance(command, click.Group) and inner:

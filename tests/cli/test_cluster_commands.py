@@ -46,10 +46,7 @@ def test_published_messages_are_consumed_once_and_in_full(shell: Shell) -> None:
     assert "nothing came" in again.err
     states = [line["state"] for line in shell("peek orders --group g --which all --json").lines()]
     assert states == ["acked", "acked"], "not merely held"
-    assert shell("consume orders --group other --max 2").out.splitlines() == [
-        "first",
-        "zweite ü",
-    ]
+    assert shell("consume orders --group other --max 2").out.splitlines() == ["first", "zweite ü"]
 
 
 def test_files_and_lines_are_published_byte_for_byte(shell: Shell, tmp_path: Path) -> None:

@@ -313,9 +313,7 @@ async def test_messages_of_a_cancelled_task_come_again_at_once(client: Client) -
 
 
 @looped
-async def test_an_ack_that_is_cancelled_before_its_task_runs_is_sent(
-    client: Client,
-) -> None:
+async def test_an_ack_that_is_cancelled_before_its_task_runs_is_sent(client: Client) -> None:
     await client.publish("jobs", b"x")
     async with client.consumer("jobs", "g") as consumer:
         message = await anext(consumer)
@@ -448,9 +446,7 @@ async def test_leaving_the_program_in_a_handler_ends_the_pool_before_the_event_l
 
 
 @looped
-async def test_an_interrupted_message_comes_again_when_its_coroutine_has_ended(
-    client: Client,
-) -> None:
+async def test_an_interrupted_message_comes_again_when_its_coroutine_has_ended(client: Client) -> None:
     stopping = asyncio.Event()
     ended: list[bytes] = []
 

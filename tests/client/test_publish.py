@@ -467,9 +467,7 @@ async def test_a_key_of_text_has_the_partition_of_its_bytes() -> None:
 # ------------------------------------------------------------------------------------ logging
 
 
-async def test_unawaited_messages_that_fail_are_logged_together(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_unawaited_messages_that_fail_are_logged_together(caplog: pytest.LogCaptureFixture) -> None:
     async with fake_cluster() as cluster, connected(cluster) as client:
         producer = client.producer("jobs", timeout=2.0, batch_bytes=1, in_flight=200)
         await producer.publish(b"0")

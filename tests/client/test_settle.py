@@ -548,10 +548,7 @@ def delivery(number: int = 0) -> Delivery:
     )  # fmt: skip
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 40)), min_size=1, max_size=30),
-    st.randoms(),
-)
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 40)), min_size=1, max_size=30), st.randoms())
 def test_each_ticket_hears_what_was_said_of_its_message(
     requests: list[tuple[int, int]], rng: random.Random
 ) -> None:

@@ -59,11 +59,7 @@ class Log:
 
 
 async def work(
-    client: Client,
-    log: Log,
-    seconds: Callable[[int], float],
-    who: str = "",
-    **options: object,
+    client: Client, log: Log, seconds: Callable[[int], float], who: str = "", **options: object
 ) -> None:
     """A pool whose handlers take as long as the number of the message says."""
 

@@ -501,10 +501,7 @@ async def test_a_delayed_message_can_be_called_back() -> None:
 def test_times_of_connect_are_checked(name: str) -> None:
     options: Any
     for options in ({name: "5s"}, {name: -1}, {name: None}):
-        with (
-            pytest.raises(UsageError, match=f"{name} is "),
-            blocking.connect("127.0.0.1:1", **options),
-        ):
+        with pytest.raises(UsageError, match=f"{name} is "), blocking.connect("127.0.0.1:1", **options):
             raise AssertionError
 
 

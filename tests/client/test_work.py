@@ -246,9 +246,7 @@ async def test_a_message_settled_by_its_handler_stays_settled() -> None:
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 @pytest.mark.parametrize("timeout", [None, 60.0])
-async def test_a_call_that_a_handler_does_not_await_is_told_and_not_acked_over(
-    timeout: float | None,
-) -> None:
+async def test_a_call_that_a_handler_does_not_await_is_told_and_not_acked_over(timeout: float | None) -> None:
     """The message was acked, as its handler returned: a rejected one was lost without a word."""
     async with jobs(7) as (_, client):
 
@@ -393,11 +391,7 @@ async def test_stops_cost_a_healthy_job_no_attempt_ten_times_over(max_deliveries
         assert attempts[10:] == [(1 + count, 10) for count in range(max_deliveries)]
         await trio.sleep(1.0)
         (death,) = await deaths(client)
-        assert (death.reason, death.attempts, death.interruptions) == (
-            "max-deliveries",
-            max_deliveries,
-            10,
-        )
+        assert (death.reason, death.attempts, death.interruptions) == ("max-deliveries", max_deliveries, 10)
 
 
 async def test_a_cancelled_handler_may_raise_what_it_likes_and_another_that_fails_is_not_interrupted() -> (

@@ -6,18 +6,8 @@ from typing import Any
 
 from quorumq.core import messages as m
 from quorumq.core.values.clock import RESERVE_STEP
-from quorumq.core.values.limits import (
-    AGES_ASKED_END,
-    NUMBERS_END,
-    WORDS_END,
-)
-from quorumq.core.values.types import (
-    Batch,
-    PartitionId,
-    ProducerId,
-    Span,
-    Topic,
-)
+from quorumq.core.values.limits import AGES_ASKED_END, NUMBERS_END, WORDS_END
+from quorumq.core.values.types import Batch, PartitionId, ProducerId, Span, Topic
 from quorumq.wire.batch import Message, build_batch, encode_header
 from quorumq.wire.values import SignedNamed
 from tests.core.coded import Coded

@@ -7,15 +7,7 @@ from typing import Any
 from quorumq.core import messages as m
 from quorumq.core.messages.effects import Effect
 from quorumq.core.partition.replica import Replica
-from quorumq.core.values.types import (
-    Death,
-    Group,
-    PartitionId,
-    ProducerId,
-    Span,
-    Stamp,
-    Topic,
-)
+from quorumq.core.values.types import Death, Group, PartitionId, ProducerId, Span, Stamp, Topic
 from tests.core.cluster import Cluster
 
 

@@ -72,9 +72,7 @@ def test_a_page_of_many_runs_looks_at_some_of_them(monkeypatch: pytest.MonkeyPat
     assert replica_of(cluster).group(group).records.count(Kind.SKIPPED) == 3000
 
 
-def test_waiting_fetches_with_nothing_ready_examine_few_partitions(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_waiting_fetches_with_nothing_ready_examine_few_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(checks=False, **QUIET)
     topic, producer_id = cluster.topic(partitions=100), cluster.ask("a", m.OpenSession()).producer_id
     answered(cluster, "a", fetch())

@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quorumq.core.messages import (
-    AckRequest,
-    CloseRequest,
-    Failed,
-    OpenSession,
-    Publish,
-    PublishReply,
-    Store,
-)
+from quorumq.core.messages import AckRequest, CloseRequest, Failed, OpenSession, Publish, PublishReply, Store
 from quorumq.core.messages.records import BatchStored
 from quorumq.core.partition.closed import number_of
 from quorumq.core.values.types import DERIVED, ProducerId

@@ -324,9 +324,7 @@ def test_a_wiped_acceptor_learns_its_promise_from_peers() -> None:
 
 
 @pytest.mark.parametrize("order", ["ac", "ca"])
-def test_the_accepted_value_of_the_higher_ballot_is_proposed_again(
-    order: str,
-) -> None:
+def test_the_accepted_value_of_the_higher_ballot_is_proposed_again(order: str) -> None:
     """a alone has accepted its own; c, d and e have accepted e's, under a higher ballot: that is chosen."""
     cluster = Cluster(5)
     registers = (m.PutTopic, m.SyncTopics, m.RegistersReply)

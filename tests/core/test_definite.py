@@ -24,12 +24,7 @@ from quorumq.core.requests.context import Context
 from quorumq.core.requests.publish import PublishCoordinator
 from quorumq.core.requests.purge import PurgeCoordinator
 from quorumq.core.requests.replica_list import ReplicaListCoordinator
-from quorumq.core.requests.settle import (
-    AckCoordinator,
-    RejectCoordinator,
-    SettleCoordinator,
-    VoteCount,
-)
+from quorumq.core.requests.settle import AckCoordinator, RejectCoordinator, SettleCoordinator, VoteCount
 from quorumq.core.values import limits
 from quorumq.core.values.errors import Code
 from quorumq.core.values.spanlists import overlap, subtract

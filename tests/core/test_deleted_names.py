@@ -8,12 +8,7 @@ from hypothesis import strategies as st
 
 from quorumq.core import messages as m
 from quorumq.core.cluster.catalogue import Catalogue
-from quorumq.core.cluster.deleted_names import (
-    PAGES,
-    DeletedNames,
-    entries_of,
-    key_of,
-)
+from quorumq.core.cluster.deleted_names import PAGES, DeletedNames, entries_of, key_of
 from quorumq.core.cluster.members import first_layout
 from quorumq.core.cluster.topics import closed
 from quorumq.core.messages.diskroom import Capacity

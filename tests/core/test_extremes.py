@@ -10,22 +10,8 @@ from quorumq.core.messages.effects import Received
 from quorumq.core.partition.attempts import Attempts
 from quorumq.core.partition.fate import count_attempt
 from quorumq.core.partition.lease import NO_OWNER, Held, Lease
-from quorumq.core.values.limits import (
-    AGES_ASKED_END,
-    NUMBERS_END,
-    STAMPS_END,
-    STARTS_MAX,
-    WORDS_END,
-)
-from quorumq.core.values.types import (
-    Death,
-    Kind,
-    PartitionId,
-    ProducerId,
-    Record,
-    Stamp,
-    Topic,
-)
+from quorumq.core.values.limits import AGES_ASKED_END, NUMBERS_END, STAMPS_END, STARTS_MAX, WORDS_END
+from quorumq.core.values.types import Death, Kind, PartitionId, ProducerId, Record, Stamp, Topic
 from tests.core.coded import Coded, through_the_wire
 from tests.core.last_numbers import LAST, begun, far_batch, see_stamps
 from tests.core.steps import check_failed

@@ -192,11 +192,7 @@ def test_a_move_is_asked_for_again_and_back() -> None:
 
 @pytest.mark.parametrize(
     ("source", "to", "why"),
-    [
-        ("first", "none", "one of"),
-        ("other", "another", "from is"),
-        ("first", "second", "two slots"),
-    ],
+    [("first", "none", "one of"), ("other", "another", "from is"), ("first", "second", "two slots")],
 )
 def test_a_move_that_cannot_be_is_refused(source: str, to: str, why: str) -> None:
     cluster, _, members, others = made()

@@ -24,15 +24,7 @@ def header(
     crc = more.pop("crc", 0xFFFFFFFF - seq % 1000)
     of_record = more.pop("of_record", crc).to_bytes(4, "little")
     section = Span(producer_id, seq, seq + 1)
-    return BatchHeader(
-        HERE,
-        (section,),
-        published_ms,
-        size.to_bytes(4, "little"),
-        of_record,
-        crc,
-        **more,
-    )
+    return BatchHeader(HERE, (section,), published_ms, size.to_bytes(4, "little"), of_record, crc, **more)
 
 
 BATCHES = st.builds(

@@ -178,9 +178,7 @@ def test_more_groups_than_fit_one_answer_are_told_page_by_page(monkeypatch: pyte
     assert batches(cluster) == [0, 0, 0]
 
 
-def test_waiting_topics_are_examined_a_few_at_a_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_waiting_topics_are_examined_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peer_groups, "TOPICS_PER_ASK", 2)
     cluster = Cluster()
     asks: list[m.GroupsRequest] = []

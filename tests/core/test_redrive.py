@@ -7,17 +7,7 @@ import pytest
 from quorumq.core import messages as m
 from tests.core.cluster import Cluster
 from tests.core.network import deaf_to_registers
-from tests.core.steps import (
-    DEATH,
-    died,
-    fetch,
-    outcomes,
-    peek,
-    receipts,
-    rewind,
-    spans,
-    with_messages,
-)
+from tests.core.steps import DEATH, died, fetch, outcomes, peek, receipts, rewind, spans, with_messages
 
 
 def dead_entries(cluster: Cluster, node: str = "a") -> tuple[m.SpanRecord, ...]:

@@ -24,14 +24,7 @@ def topic_of(name: str, deletions: int, made: int, rf: int = 3) -> Topic:
     """A register of a name; its content depends on all of these."""
     stamp = Stamp(made, "a")
     return Topic(
-        topic_id(name, rf, deletions),
-        name,
-        rf,
-        (("a", "b", "c"),),
-        5,
-        stamp,
-        deletions=deletions,
-        made=stamp,
+        topic_id(name, rf, deletions), name, rf, (("a", "b", "c"),), 5, stamp, deletions=deletions, made=stamp
     )
 
 

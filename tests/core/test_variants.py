@@ -93,9 +93,7 @@ def published_on_five(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("nodes", [5, pytest.param(7, marks=pytest.mark.soak)])
-def test_nothing_is_published_after_a_deletion_to_a_partition_that_its_node_did_not_know(
-    nodes: int,
-) -> None:
+def test_nothing_is_published_after_a_deletion_to_a_partition_that_its_node_did_not_know(nodes: int) -> None:
     """Some nodes add two partitions; others start again and delete the topic, not known to be dead by the first."""
     deletions = 0
     for seed in range(12):

@@ -77,8 +77,7 @@ class Members:
         environment = {"QUORUMQ_NODES": ",".join(self.addresses.values())}
         with trio.fail_after(PATIENCE_S):
             result = await trio.to_thread.run_sync(
-                lambda: CliRunner().invoke(main, arguments, env=environment),
-                abandon_on_cancel=True,
+                lambda: CliRunner().invoke(main, arguments, env=environment), abandon_on_cancel=True
             )
         assert result.exit_code == 0, f"{arguments}: {result.stderr}"
         return result

@@ -66,10 +66,7 @@ def client(cluster: LocalCluster) -> Iterator[Client]:
 
 @pytest.fixture(params=STYLES)
 def run(
-    request: pytest.FixtureRequest,
-    cluster: LocalCluster,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest, cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Run]:
     """Runs a program in a directory of its own, with SIGTERM once ``done(lines printed so far)``."""
     monkeypatch.chdir(tmp_path)

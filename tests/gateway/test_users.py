@@ -21,13 +21,7 @@ from quorumq.gateway.app import asking, make_app
 from quorumq.gateway.console.session import Sessions
 from quorumq.gateway.gateway import ASK_S, TIMEOUT_S, running
 from quorumq.gateway.identity import ANYBODY, User
-from quorumq.gateway.requests import (
-    Bodies,
-    Left,
-    Stopping,
-    has_more_values,
-    while_there,
-)
+from quorumq.gateway.requests import Bodies, Left, Stopping, has_more_values, while_there
 from quorumq.gateway.settings import Settings
 from quorumq.gateway.shares import PAYER
 from quorumq.gateway.sqs.signature import HttpRequest

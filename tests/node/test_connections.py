@@ -39,9 +39,7 @@ STATUS = b"".join(encode_message(m.StatusRequest(), request=2))
         pytest.param(HELLO + HELLO[:-7] + b"", id="half a frame and goodbye"),
     ],
 )
-async def test_bytes_outside_the_protocol_end_their_connection_with_one_line(
-    data: bytes,
-) -> None:
+async def test_bytes_outside_the_protocol_end_their_connection_with_one_line(data: bytes) -> None:
     async with world("a") as cluster:
         other = await cluster.client("a")
         stranger = Client(cluster.connect("a", "stranger"))
@@ -178,8 +176,7 @@ async def test_a_session_is_of_use_to_its_client_alone() -> None:
                 assert (refused.code, "is not this client's" in refused.detail) == ("bad-receipt", True)
         assert isinstance(await elsewhere.ask(m.Publish(batch, signature=opened.signature)), m.PublishReply)
         assert isinstance(
-            await elsewhere.ask(m.CloseSession(opened.producer_id, here, opened.signature)),
-            m.NotedReply,
+            await elsewhere.ask(m.CloseSession(opened.producer_id, here, opened.signature)), m.NotedReply
         )
         derived = publish(topic, opened.producer_id._replace(node="~derived"), 0, b"y").batch
         assert isinstance(await other.ask(m.Publish(derived)), m.PublishReply), (
@@ -402,10 +399,7 @@ async def test_a_proof_is_of_use_on_its_own_connection_alone() -> None:
             nonces.append((await client.receive(0)).nonce)
         header = bytes(encode_message(hello, request=1)[0])[PREFIX_BYTES:]
         said = Handshake(header, "a", nonces[0], b"n" * 16)
-        for client, proof in (
-            (second, said.prove(SECRET, DIALLER)),
-            (first, said.prove(SECRET, LISTENER)),
-        ):
+        for client, proof in ((second, said.prove(SECRET, DIALLER)), (first, said.prove(SECRET, LISTENER))):
             await client.push(b"".join(encode_message(m.Proof(said.answer, proof))))
             assert (await client.receive(1)).code == "unauthorized"
 

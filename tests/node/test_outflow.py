@@ -63,12 +63,7 @@ async def test_every_byte_once_and_in_order(
     drained: list[int] = []
     async with trio.open_nursery() as nursery:
         out = Outflow(
-            transport,
-            nursery,
-            1.0,
-            Quiet(),
-            pytest.fail,
-            lambda: drained.append(len(transport.got)),
+            transport, nursery, 1.0, Quiet(), pytest.fail, lambda: drained.append(len(transport.got))
         )
         for chunks, pause in zip(frames, pauses, strict=False):
             before = out.waiting

@@ -127,9 +127,7 @@ def derived(topic: Any, first: int, count: int) -> m.Publish:
     return m.Publish(pack_spans(PartitionId(topic.id, 0), spans, 0, record), signature=b"")
 
 
-async def test_a_client_with_many_new_producer_ids_waits_and_may_use_known_ones(
-    tmp_path: Path,
-) -> None:
+async def test_a_client_with_many_new_producer_ids_waits_and_may_use_known_ones(tmp_path: Path) -> None:
     async with greedy_and_modest(tmp_path, producer_ids_per_s=10) as (greedy, modest):
         topic = await modest.topic(rf=1)
         assert isinstance(await greedy.ask(derived(topic, 0, 100)), m.PublishReply), (
@@ -179,10 +177,7 @@ def test_every_reply_that_may_have_a_register_is_known() -> None:
             reply = kind(**{**blank, name: topic if hint is Topic else (topic,)})
             assert b"k" * 16 not in repr(public(reply)).encode(), kind
             names[kind.__name__] = name
-    assert set(names) == {
-        "TopicReply",
-        "MetadataReply",
-    }
+    assert set(names) == {"TopicReply", "MetadataReply"}
 
 
 async def test_a_client_with_many_connections_waits_for_its_own_costly_requests(tmp_path: Path) -> None:

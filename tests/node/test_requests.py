@@ -111,10 +111,7 @@ async def test_the_names_in_a_request_have_one_limit_however_divided() -> None:
                 if fits:
                     assert not isinstance(reply, m.Failed), reply
                 else:
-                    assert (reply.code, f"at most {SPANS_SETTLED_MAX}" in reply.detail) == (
-                        "too-large",
-                        True,
-                    )
+                    assert (reply.code, f"at most {SPANS_SETTLED_MAX}" in reply.detail) == ("too-large", True)
 
 
 @pytest.mark.parametrize("text", ["x", "🐇"])

@@ -456,9 +456,7 @@ async def test_a_node_says_how_long_a_hold_lasts_and_what_gives_it_back(tmp_path
     assert (death["outcome"], death["reason"]) == ("ok", "max-deliveries")
 
 
-async def test_unsynced_writes_of_a_killed_node_enter_its_history_when_replayed(
-    tmp_path: Path,
-) -> None:
+async def test_unsynced_writes_of_a_killed_node_enter_its_history_when_replayed(tmp_path: Path) -> None:
     def stored() -> list[list[tuple[int, int]]]:
         rows = map(json.loads, (tmp_path / "a.jsonl").read_text().splitlines())
         spans = [row["spans"] for row in rows if row["kind"] == "store"]

@@ -67,9 +67,7 @@ async def copied(reader: TlsTransport, into: bytearray, size: int) -> None:
         into += await reader.receive()
 
 
-async def test_bytes_arrive_through_small_buffers_and_both_sides_are_authenticated(
-    files: Files,
-) -> None:
+async def test_bytes_arrive_through_small_buffers_and_both_sides_are_authenticated(files: Files) -> None:
     server, dialler, _ = ends(files, "n1", "n2")
     sent = bytes(range(256)) * 4096  # four chunks, through a pipe of 4 KiB
     assert len(sent) > 3 * CHUNK_BYTES

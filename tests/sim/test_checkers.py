@@ -1158,8 +1158,7 @@ def won(story: Story, node: str, ballot: int, at: float, until: float | None, n:
 
 
 @pytest.mark.parametrize(
-    ("second", "until", "expected"),
-    [(3.0, 9.0, ["exclusive holds"]), (9.5, 9.0, []), (3.0, None, [])],
+    ("second", "until", "expected"), [(3.0, 9.0, ["exclusive holds"]), (9.5, 9.0, []), (3.0, None, [])]
 )
 def test_two_wins_are_exclusive_by_the_nodes_lines_alone(
     second: float, until: float | None, expected: list[str]

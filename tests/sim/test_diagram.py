@@ -156,10 +156,7 @@ def test_the_command_draws_and_follows(story: Story, tmp_path: Path) -> None:
     assert f"won {short(story)}" in done.output
     done = CliRunner().invoke(main, [*of, "--follow", "z.1.1[2]"])
     assert done.exit_code != 0
-    for wrong in (
-        ["diagram"],
-        ["diagram", "--seed", "1", "--without", "nothing-like-it"],
-    ):
+    for wrong in (["diagram"], ["diagram", "--seed", "1", "--without", "nothing-like-it"]):
         assert CliRunner().invoke(main, wrong).exit_code == 2
 
 

@@ -381,10 +381,7 @@ def test_messages_and_requests_of_two_types_are_two_though_they_are_equal_as_tup
     acked, leaving = (nodes.do(local, ("ask", 100, ask(())), 0) for ask in (m.AckRequest, m.ReleaseRequest))
     assert [
         type(traffic.replies.all[reply]) for outcome in (acked, leaving) for _, reply in outcome.replies
-    ] == [
-        m.SettleReply,
-        m.NotedReply,
-    ]
+    ] == [m.SettleReply, m.NotedReply]
 
 
 # ------------------------------------------------------------------- soundness: the clone

@@ -101,10 +101,7 @@ def test_handlers_have_messages_in_hand_at_any_time() -> None:
     [
         ("ack", {"final after ack"}),
         ("quarantine", {"exclusive holds"}),
-        (
-            "fsync",
-            {"no loss", "live after healing"},
-        ),  # as far as any node can still be trusted
+        ("fsync", {"no loss", "live after healing"}),  # as far as any node can still be trusted
     ],
 )
 def test_a_plant_is_found_in_a_run_as_it_is_by_default(

@@ -19,12 +19,7 @@ from sim.rules import EXPLORED, HUNTED, RULES, Rule, patched, rule_named
 from tests.sim.hunting import BOUND, find_seed, unused
 
 DOCS = Path(__file__).parents[2] / "docs"
-QUICK = (
-    "due-by-one-clock",
-    "hold-majority-1",
-    "no-anti-entropy",
-    "no-replacing",
-)
+QUICK = ("due-by-one-clock", "hold-majority-1", "no-anti-entropy", "no-replacing")
 NEEDLESS = "nothing is missing"
 SURVIVORS = {rule.name: rule.survives for rule in HUNTED if rule.survives}
 

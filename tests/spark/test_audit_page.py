@@ -150,10 +150,7 @@ def test_each_verdict_names_its_guarantees_on_top() -> None:
 
 def test_every_guarantee_says_what_was_looked_at_or_was_not_there() -> None:
     assert set(LOOKED_AT) == set(NOTHING_TO_ASK) == set(GUARANTEES)
-    for looked, text in (
-        (False, page(summary(*["not checked"] * len(GUARANTEES)))),
-        (True, page(summary())),
-    ):
+    for looked, text in ((False, page(summary(*["not checked"] * len(GUARANTEES)))), (True, page(summary()))):
         assert [asked in text for asked in NOTHING_TO_ASK.values()] == [not looked] * len(GUARANTEES)
     assert re.search(r"<span>1,234\s*<small", text)
 

@@ -68,10 +68,7 @@ def test_filters_and_columns_read_less_and_give_the_same(spark: SparkSession, cl
         .option("table", "messages")
         .option("columns", "id,topic,partition,published_at")
     )
-    for frame in (
-        whole.where(condition),
-        narrow.load(data_of(cluster)).where(condition),
-    ):
+    for frame in (whole.where(condition), narrow.load(data_of(cluster)).where(condition)):
         assert sorted(row["id"] for row in frame.collect()) == expected
     assert narrow.load(data_of(cluster)).columns == ["id", "topic", "partition", "published_at"]
 

@@ -12,9 +12,7 @@ from quorumq.core.values.errors import StorageError
 from quorumq.storage import records
 from quorumq.storage.segment import FORMAT_VERSION
 
-TYPES_OF = {
-    1: {1, 2, 3, 4, 5, 6, 7, *range(16, 28), *range(30, 36), 37, *range(40, 47)},
-}
+TYPES_OF = {1: {1, 2, 3, 4, 5, 6, 7, *range(16, 28), *range(30, 36), 37, *range(40, 47)}}
 """The types of records that each format version has."""
 
 

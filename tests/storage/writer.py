@@ -14,13 +14,7 @@ from quorumq.storage.journal import Journal
 from quorumq.storage.scan import Frame, Scan, start_of
 from quorumq.storage.segment import salt_of, segment_number
 from sim.memory_disk import MemoryDisk
-from tests.storage.samples import (
-    DIRECTORY,
-    bare,
-    batch,
-    bodies_are_right,
-    open_store,
-)
+from tests.storage.samples import DIRECTORY, bare, batch, bodies_are_right, open_store
 
 
 class PowerCut(Exception):

@@ -5,15 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from quorumq.core import messages as m
-from quorumq.core.values.types import (
-    Incarnation,
-    Owner,
-    PartitionId,
-    ProducerId,
-    Receipt,
-    Span,
-    Stamp,
-)
+from quorumq.core.values.types import Incarnation, Owner, PartitionId, ProducerId, Receipt, Span, Stamp
 from quorumq.wire.batch import Message, encode_record, pack_spans
 from quorumq.wire.rights import RIGHTS
 

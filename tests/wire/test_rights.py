@@ -10,11 +10,7 @@ import pytest
 from quorumq.core import messages as m
 from quorumq.core.cluster.catalogue import Catalogue
 from quorumq.core.values.errors import NotFound, Unauthorized
-from quorumq.core.values.types import (
-    STAMP_ZERO,
-    Group,
-    Topic,
-)
+from quorumq.core.values.types import STAMP_ZERO, Group, Topic
 from quorumq.wire.rights import _NEEDS, RIGHTS, Client, check_rights, covers, visible
 from tests.wire.requests import MAIL, ORDERS, REQUESTS, fetch
 

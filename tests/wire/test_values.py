@@ -18,13 +18,7 @@ from quorumq.core.values.types import OPEN_ZERO, Batch, BatchHeader, Death, Kind
 from quorumq.wire import cbor
 from quorumq.wire.bounds import CHECKS, ITEMS_MAX, NODE_CHARS_MAX
 from quorumq.wire.cbor import BadValue
-from quorumq.wire.values import (
-    Body,
-    Lift,
-    SignedNamed,
-    decode_value,
-    encode_value,
-)
+from quorumq.wire.values import Body, Lift, SignedNamed, decode_value, encode_value
 from tests.wire.strategies import (
     BATCHES,
     MESSAGE_TYPES,
@@ -181,11 +175,7 @@ def test_whatever_is_left_out_at_the_end_of_any_type_has_its_default(cls: type, 
         (Heartbeat, (((1,),),), "Heartbeat.waiting is an array of 1: must be an array of 2"),
         (Fetch, (("t" * 300,), "g", 1, 1, 1, 1, 0, 0, 0), "Fetch.topics is 'ttt"),
         (AckRequest, (((b"", ()),) * (SPANS_PER_REQUEST_MAX + 1),), "at most 10000"),
-        (
-            Topic,
-            (b"x" * 16, "n", 3, ((),) * 1025, 5, (0, "")),
-            "Topic.replicas is an array of 1025",
-        ),
+        (Topic, (b"x" * 16, "n", 3, ((),) * 1025, 5, (0, "")), "Topic.replicas is an array of 1025"),
         (StatusReply, ((),), "StatusReply.fields is an array of 0: must be a map"),
         (StatusReply, ({1: 2},), "keys are text"),
         (StatusReply, ({"a": 2**65},), "an integer of 66 bits"),
