@@ -108,8 +108,7 @@ def test_every_field_of_every_kind_is_checked(kind: str) -> None:
 
 
 def test_every_field_is_of_use() -> None:
-    used = {name for spec in KINDS.values() for name in (*spec.required, *spec.optional)}
-    assert used == set(FIELDS)
+    assert {name for spec in KINDS.values() for name in (*spec.required, *spec.optional)} == set(FIELDS)
     for spec in KINDS.values():
         assert bool(spec.outcomes) <= ("outcome" in (*spec.required, *spec.optional))
 

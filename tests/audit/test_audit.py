@@ -486,8 +486,7 @@ def test_good_runs_whose_files_end_at_different_times_break_nothing(seed: int, t
                     kept = (it for it in mine if it["kind"] == "settings" or it["at"] <= end)
                     file.writelines(json.dumps(row) + "\n" for row in kept)
             result, findings = audited([path], tmp_path / "empty")
-            broken = [it.text for it in findings if it.verdict == "broken"]
-            assert not broken, (name, turn)
+            assert not [it.text for it in findings if it.verdict == "broken"], (name, turn)
             assert any(row["checked"] for row in result.verdicts)
 
 

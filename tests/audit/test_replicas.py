@@ -259,5 +259,4 @@ def test_the_set_by_which_a_round_was_counted_is_among_those_that_may_have_count
             counted = ReplicaSet(len(sets[has[node]]), frozenset(f"node:{it}" for it in sets[has[node]]))
             having = {f"node:{it}" for it in votes}
             if counted.has_majority(having):
-                may = counting(lines, 3, _at(sent), _at(now))
-                assert any(it.has_majority(having) for it in may)
+                assert any(it.has_majority(having) for it in counting(lines, 3, _at(sent), _at(now)))

@@ -112,8 +112,7 @@ def test_a_clock_that_jumps_is_named_with_when_and_the_others_are_located(by: fl
 def test_a_clock_that_runs_too_fast_is_named(rate: float) -> None:
     """Beside no clock at all each of them might be as wrong as is allowed, and all agree; beside one they do not."""
     made = world(lambda name, at: offset(name) + at * (1 + (rate if name == "m2" else 0.0)), machines=3)
-    located = locate(made.bounds, made.windows, WIDTH_S)
-    assert {it.clock for it in located.broken} == {"m2"}
+    assert {it.clock for it in locate(made.bounds, made.windows, WIDTH_S).broken} == {"m2"}
 
 
 def test_a_clock_that_is_set_back_is_named() -> None:

@@ -266,8 +266,7 @@ def test_dead_letters_are_listed_by_kind_and_redriven_when_told(shell: Shell) ->
     again = shell(f"deadletters redrive sick --group g --id {mine}", code=66)
     assert again.out == "no dead letters to redrive\n"
     assert again.err == f"quorumq: {mine} is no dead letter of g: it is ready\n"
-    got = shell("consume sick --group g --max 3").out.split()
-    assert sorted(got) == ["a", "b", "c"]
+    assert sorted(shell("consume sick --group g --max 3").out.split()) == ["a", "b", "c"]
     assert "there is no group 'none'" in shell("deadletters list sick --group none").err
     hint = "it has g; did you mean 'g'?\n"
     assert shell("deadletters list sick --group gg").err.endswith(hint)

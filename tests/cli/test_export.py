@@ -369,8 +369,7 @@ def test_a_damaged_copy_gives_way_to_what_it_was_copied_from(tmp_path: Path) -> 
     file = max(tmp_path.glob("*.journal"))
     (moved,) = [frame for frame in frames_in(file) if frame.type == BATCH_MOVED]
     flip(file, file.read_bytes().index(b"payload", moved.offset))
-    done = export(tmp_path)
-    assert {int(line["payload"].split()[1]) for line in done.lines} == set(writer.live())
+    assert {int(line["payload"].split()[1]) for line in export(tmp_path).lines} == set(writer.live())
 
 
 def test_memory_does_not_grow_with_what_is_in_the_directory(tmp_path: Path) -> None:

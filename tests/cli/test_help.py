@@ -75,8 +75,7 @@ def imported(args: list[str], exit_code: int) -> list[str]:
 def test_help_imports_no_command_and_nothing_heavy() -> None:
     """The time that `quorumq --help` takes is the time of its imports."""
     modules = imported(["--help"], 0)
-    heavy = {"trio", "rich", "cbor2", "msgspec", "sortedcontainers", "subprocess"}
-    assert not heavy & set(modules)
+    assert not {"trio", "rich", "cbor2", "msgspec", "sortedcontainers", "subprocess"} & set(modules)
     assert [name for name in modules if name.split(".")[0] == "quorumq"] == [
         "quorumq",
         "quorumq.cli",
@@ -194,8 +193,7 @@ def test_interrupted_ends_as_shells_have_it(
 
 def test_a_bug_is_not_dressed_up_as_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(main), "get_command", lambda self, ctx, name: raising(ZeroDivisionError()))
-    result = CliRunner().invoke(main, ["fails"])
-    assert isinstance(result.exception, ZeroDivisionError)
+    assert isinstance(CliRunner().invoke(main, ["fails"]).exception, ZeroDivisionError)
 
 
 @pytest.mark.parametrize("arguments", [["init", "FILE/new"], ["demo", "--keep", "FILE/new"]])

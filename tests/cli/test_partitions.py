@@ -64,8 +64,7 @@ def test_a_wait_shows_the_progress_and_does_not_believe_a_node_that_is_late(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(partitions, "cluster_report", reports_with(300, 300, 20))
-    newest = waited(FIRST, register(2, "a"), register(3))
-    assert newest == register(3)
+    assert waited(FIRST, register(2, "a"), register(3)) == register(3)
     lines = capsys.readouterr().err.splitlines()
     assert [line.partition("; ")[2] for line in lines] == ["300 messages to go", "20 messages to go"]
 

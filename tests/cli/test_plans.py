@@ -94,8 +94,7 @@ def test_a_plan_that_was_killed_goes_on_where_it_stopped(
     rest = total_of(shell("deadletters redrive --plan", str(plan), "--rate", "9999", "--json"))
     assert 0 < rest["redriven_before"] < 40
     assert rest["redriven"] + rest["redriven_before"] == 40
-    got = shell("consume stopped --group g --max 40 --json").lines()
-    assert len({line["id"] for line in got}) == 40
+    assert len({line["id"] for line in shell("consume stopped --group g --max 40 --json").lines()}) == 40
     assert shell("consume stopped --group g --wait 0.2").out == ""
 
 
@@ -118,8 +117,7 @@ def test_a_plan_of_another_cluster_or_topic_changes_nothing(shell: Shell, tmp_pa
     # Settled messages may have been reclaimed: a plan that names this cluster is not suspected.
     plan.head["cluster"] = "local"
     plan.write()
-    done = total_of(shell("deadletters redrive --plan", str(plan), "--json"))
-    assert done == {"chosen": 2, "unknown": 2}
+    assert total_of(shell("deadletters redrive --plan", str(plan), "--json")) == {"chosen": 2, "unknown": 2}
 
     plan.ids = [(name.replace(plan.decision["topic_id"], "ab" * 16), n) for name, n in ids]
     plan.decision["topic_id"] = "ab" * 16

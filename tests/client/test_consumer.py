@@ -407,8 +407,7 @@ async def test_a_handler_that_is_started_and_not_awaited_is_bounded() -> None:
                 with trio.move_on_after(21.0):
                     async for message in consumer:
                         nursery.start_soon(handler, message)
-                assert highest == expected
-                assert consumer.unsettled == running
+                assert (highest, consumer.unsettled) == (expected, running)
                 nursery.cancel_scope.cancel()
 
 
@@ -759,8 +758,7 @@ async def test_fetch_waits_for_as_many_as_asked_for() -> None:
 async def test_fetch_ends_after_its_wait() -> None:
     async with jobs(2) as (_, client):
         began = trio.current_time()
-        messages = await client.fetch("jobs", "g", min_messages=3, max_wait=5.0)
-        assert len(messages) == 2
+        assert len(await client.fetch("jobs", "g", min_messages=3, max_wait=5.0)) == 2
         assert trio.current_time() - began == pytest.approx(5.0, abs=0.1)
 
 

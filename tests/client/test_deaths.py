@@ -41,8 +41,7 @@ def test_a_dead_letter_says_what_happened() -> None:
         caught("order 17"), reason="no such order", attempt=1, published_ms=5, delivered_ms=9, consumer="c", host="h",
         consumer_version="2",
     )  # fmt: skip
-    assert death.reason == "rejected"
-    assert death.error_class == "KeyError"
+    assert (death.reason, death.error_class) == ("rejected", "KeyError")
     assert death.message == "no such order: 'order 17'"
     assert "test_deaths.py" in death.stack
     assert death.stack.rstrip().endswith("KeyError: 'order 17'")
@@ -65,8 +64,7 @@ def test_a_later_delivery_does_not_pretend_to_be_the_first() -> None:
 def test_equal_failures_have_one_fingerprint_and_others_another() -> None:
     one = make_death(caught("order 17 of 0xdeadbeef01 at 3f2b8c1e-1111-2222-3333-444455556666")).fingerprint
     same = make_death(caught("order 123 of 0x0 at 00000000-aaaa-bbbb-cccc-dddddddddddd")).fingerprint
-    assert one == same
-    assert len(one) == 16
+    assert (one, len(one)) == (same, 16)
     assert make_death(caught("customer 17")).fingerprint != one
     assert make_death(ValueError("order 17")).fingerprint != one
     assert fingerprint("E", "x", "m:f") != fingerprint("E", "x", "m:g")

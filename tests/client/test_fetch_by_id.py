@@ -33,8 +33,7 @@ async def test_messages_are_fetched_by_their_ids_from_all_partitions() -> None:
 async def test_many_ids_take_several_requests() -> None:
     async with jobs() as (_, client):
         ids = await client.producer("jobs").publish_many([b"%d" % n for n in range(2500)])
-        messages = await client.fetch("jobs", "g", ids=ids[::-1])
-        assert {message.id for message in messages} == set(ids)
+        assert {message.id for message in await client.fetch("jobs", "g", ids=ids[::-1])} == set(ids)
 
 
 async def test_a_message_that_a_worker_died_of_is_fetched_alone() -> None:

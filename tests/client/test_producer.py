@@ -212,8 +212,7 @@ async def test_a_partitioner_of_ones_own() -> None:
         client.producer("jobs", partitioner=lambda key, count: count - 1) as producer,
     ):
         assert (await producer.publish(b"x")).partition.number == 3
-        ids = await producer.publish_many([b"y", b"z"])
-        assert [name.partition.number for name in ids] == [3, 3]
+        assert [name.partition.number for name in await producer.publish_many([b"y", b"z"])] == [3, 3]
 
 
 # -------------------------------------------------------------------------------- failover

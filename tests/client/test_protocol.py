@@ -38,8 +38,7 @@ def welcomed() -> ClientProtocol:
 
 def test_hello_names_the_cluster_and_no_node() -> None:
     hello = decode_message(frames(ClientProtocol("mine").hello(77))[0])
-    assert hello.request == 1
-    assert hello.stamp == 0
+    assert (hello.request, hello.stamp) == (1, 0)
     assert isinstance(hello.message, m.Hello)
     assert (hello.message.cluster_id, hello.message.node, hello.message.wall_ms) == ("mine", "", 77)
     assert hello.message.versions == m.VERSIONS
@@ -47,8 +46,7 @@ def test_hello_names_the_cluster_and_no_node() -> None:
 
 def test_replies_come_in_any_order_and_in_any_chunks() -> None:
     protocol = welcomed()
-    numbers = [protocol.request(m.StatusRequest())[0] for _ in range(3)]
-    assert numbers == [2, 3, 4]
+    assert [protocol.request(m.StatusRequest())[0] for _ in range(3)] == [2, 3, 4]
     data = b"".join(reply(m.StatusReply({"n": number}), number) for number in (4, 2, 3))
     answers = [answer for at in range(len(data)) for answer in protocol.receive(data[at : at + 1])]
     assert [(number, answer.fields) for number, answer in answers] == [(n, {"n": n}) for n in (4, 2, 3)]  # type: ignore[union-attr]
@@ -141,8 +139,7 @@ def test_a_request_over_a_limit_uses_up_no_number() -> None:
 
 
 def test_an_unsolicited_message_of_a_newer_node_is_skipped() -> None:
-    protocol = welcomed()
-    assert protocol.receive(reply(m.NotedReply(), 0)) == []
+    assert welcomed().receive(reply(m.NotedReply(), 0)) == []
 
 
 def test_a_withdrawn_request_is_not_awaited() -> None:

@@ -90,8 +90,7 @@ async def test_publish_returns_when_a_majority_has_it_and_lingers_for_no_one() -
     async with jobs() as (cluster, client):
         producer = client.producer("jobs", linger=5.0)
         began = trio.current_time()
-        ids = [await producer.publish(b"x") for _ in range(3)]
-        assert [id_.seq for id_ in ids] == [0, 1, 2]
+        assert [id_.seq for id_ in [await producer.publish(b"x") for _ in range(3)]] == [0, 1, 2]
         assert trio.current_time() == began
         cluster.mute.update("abc")
         with trio.move_on_after(1.0) as scope:
@@ -572,8 +571,7 @@ async def test_a_loop_that_catches_it_goes_on_and_loses_nothing() -> None:
             else:
                 done.append(message.payload)
                 break
-        assert done == [b"0"]
-        assert set(caught) == {"HoldLost", "StorageFull"}
+        assert (done, set(caught)) == ([b"0"], {"HoldLost", "StorageFull"})
 
 
 # --------------------------------------------------------------------- what a web handler needs

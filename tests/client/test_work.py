@@ -171,8 +171,7 @@ async def test_a_handler_that_met_a_cluster_error_runs_again() -> None:
             if message.attempt == 1:
                 raise NotStored("the disks are full")
 
-        worked = await work_for(client, 30.0, handler)
-        assert worked == Worked(done=1, retried=1, signal=signal.SIGTERM)
+        assert await work_for(client, 30.0, handler) == Worked(done=1, retried=1, signal=signal.SIGTERM)
 
 
 async def test_a_group_of_exceptions_is_retried_where_all_of_it_is() -> None:
@@ -456,8 +455,7 @@ async def test_a_verdict_that_is_under_way_when_the_grace_ends_is_carried_throug
             os.kill(os.getpid(), signal.SIGTERM)
             await trio.sleep(0.1)
 
-        worked = await client.work("jobs", "g", handler, grace=0.2)
-        assert worked == Worked(done=1, signal=signal.SIGTERM)
+        assert await client.work("jobs", "g", handler, grace=0.2) == Worked(done=1, signal=signal.SIGTERM)
         assert len(cluster.of(AckRequest)) == 2
 
 
@@ -475,8 +473,7 @@ async def test_an_event_ends_a_pool_as_a_signal_does(event: Callable[[], Any]) -
         worked = await client.work("jobs", "g", handler, stop=stopping)
         assert (worked.done, worked.retried, worked.signal) == (5, 0, None)
         assert trio.current_time() - began < 4.0
-        rest = await client.fetch("jobs", "g", max_messages=100)
-        assert [message.attempt for message in rest] == [1] * 15
+        assert [message.attempt for message in await client.fetch("jobs", "g", max_messages=100)] == [1] * 15
         assert await client.work("jobs", "g", handler, stop=stopping) == Worked(), "it is set already"
 
 
@@ -618,8 +615,7 @@ async def test_an_event_after_a_signal_is_no_second_signal() -> None:
             stopping.set()
             await trio.sleep(1.0)
 
-        worked = await client.work("jobs", "g", handler, stop=stopping)
-        assert worked == Worked(done=1, signal=signal.SIGTERM)
+        assert await client.work("jobs", "g", handler, stop=stopping) == Worked(done=1, signal=signal.SIGTERM)
 
 
 async def test_a_group_that_is_deleted_or_that_no_one_may_make_ends_a_pool() -> None:

@@ -78,8 +78,7 @@ def test_waiting_fetches_with_nothing_ready_examine_few_partitions(monkeypatch: 
     answered(cluster, "a", fetch())
     for _ in range(20):
         cluster.submit("a", fetch(wait=10.0))
-    steps = longest(cluster, m.Publish(cluster.batch(topic, producer_id, 0, [b"x"])), monkeypatch)
-    assert steps <= 20_000
+    assert longest(cluster, m.Publish(cluster.batch(topic, producer_id, 0, [b"x"])), monkeypatch) <= 20_000
 
 
 def test_partitions_that_a_pattern_has_not_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,8 +106,7 @@ def test_expired_messages_cost_a_fetch_no_round_each() -> None:
         return False
 
     cluster.drop = count
-    reply = cluster.ask("a", fetch(most=2))
-    assert seqs(reply) == [100, 101]
+    assert seqs(cluster.ask("a", fetch(most=2))) == [100, 101]
     assert len(rounds) <= 2
     assert counts(cluster)[2] == 100
 

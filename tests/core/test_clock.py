@@ -42,8 +42,7 @@ def test_a_reserve_is_asked_for_before_the_old_one_is_used_up_and_not_twice() ->
     clock = HybridClock("a", 0, RESERVE_STEP)
     assert clock.next_reserve(Now(0.0, 0)) is None
     clock.merge(RESERVE_STEP // 2 + 1)
-    first = clock.next_reserve(Now(0.0, 0))
-    assert first is not None
+    assert clock.next_reserve(Now(0.0, 0)) is not None
     assert clock.next_reserve(Now(0.0, 0)) is None, "one is under way"
 
 

@@ -77,8 +77,7 @@ def test_reject_requeues_now_or_after_its_delay() -> None:
     assert outcomes(cluster.ask("b", m.RejectRequest(receipts(reply), 3.0))) == ["ok"]
     assert receipts(cluster.ask("a", fetch())) == ()
     cluster.advance(3.1)
-    again = receipts(cluster.ask("a", fetch()))
-    assert len(again) == 1
+    assert len(receipts(cluster.ask("a", fetch()))) == 1
     assert outcomes(cluster.ask("b", m.RejectRequest(got, 0.0))) == ["hold-lost"]
 
 

@@ -40,8 +40,7 @@ def test_a_client_with_many_connections_has_no_more_turns() -> None:
     for work in "xyz":
         queue.put(("modest", 99), 1, work, work)
     queue.put("greedy", 1, "p")  # a node that is called as the client is
-    served = [queue.take().work for _ in range(8)]
-    assert served == ["a0", "x", "p", "a1", "y", "a2", "z", "a3"]
+    assert [queue.take().work for _ in range(8)] == ["a0", "x", "p", "a1", "y", "a2", "z", "a3"]
     queue.check()
     assert [queue.take().work for _ in range(47)] == [f"a{number}" for number in range(4, 50)] + ["b0"]
     queue.put(("modest", 98), 1, "q", "q")

@@ -95,8 +95,7 @@ def test_a_topic_with_a_name_that_was_deleted_is_found() -> None:
     outdated(cluster, "c")
     again = cluster.topic()
     assert again.id != topic.id
-    reply = cluster.ask("c", m.Metadata(("jobs",)), of=m.MetadataReply)
-    assert reply.topics == (again,)
+    assert cluster.ask("c", m.Metadata(("jobs",)), of=m.MetadataReply).topics == (again,)
 
 
 def test_partitions_that_were_added_are_found() -> None:
@@ -232,8 +231,7 @@ def test_the_acks_of_a_topic_that_is_known_do_not_wait_for_one_that_no_one_can_b
     cluster.start("c")  # anew, and cut off
     cluster.kill("ab")
     known(cluster, "c")
-    reply = cluster.ask("c", m.AckRequest(tuple(got)))
-    assert outcomes(reply)[0].startswith("acked")
+    assert outcomes(cluster.ask("c", m.AckRequest(tuple(got))))[0].startswith("acked")
 
 
 def test_a_lookup_that_begins_again_may_name_a_topic_that_was_deleted_meanwhile() -> None:

@@ -145,11 +145,9 @@ def test_only_creation_makes_it_again() -> None:
     cluster = with_messages()
     cluster.ask("a", fetch(most=1, hold_time=1.0))
     before = deleted(cluster)
-    listed = cluster.ask("a", m.Metadata(("jobs",)), of=m.MetadataReply)
-    assert listed.groups == ()
+    assert cluster.ask("a", m.Metadata(("jobs",)), of=m.MetadataReply).groups == ()
     assert is_not_found(cluster.ask("a", m.SetGroup("jobs", "g", rewind=True)))
-    again = created(cluster)
-    assert again.generation > before.generation, "above all before"
+    assert created(cluster).generation > before.generation, "above all before"
     cluster.advance(1)
     assert spans(cluster.ask("b", fetch())) == [(0, 10)], "no attempt of before is known"
 
@@ -171,8 +169,7 @@ def test_a_creation_that_missed_a_deletion_and_a_creation_names_the_group_of_tod
     deleted(cluster, "a")
     again = created(cluster, "a")
     cluster.hear_all()
-    reply = cluster.ask("c", m.SetGroup("jobs", "g"), of=m.GroupReply)
-    assert reply.group.generation == again.generation
+    assert cluster.ask("c", m.SetGroup("jobs", "g"), of=m.GroupReply).group.generation == again.generation
 
 
 def test_a_replica_that_refuses_as_it_missed_the_creation_is_told_at_once() -> None:

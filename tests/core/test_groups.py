@@ -76,8 +76,7 @@ def test_a_fetch_from_latest_does_not_rewind_a_group_that_this_node_does_not_kno
 def test_creating_a_group_that_is_there_changes_nothing() -> None:
     cluster = with_messages()
     cluster.ask("b", m.AckRequest(receipts(cluster.ask("b", fetch(most=4)))))
-    reply = cluster.ask("c", m.SetGroup("jobs", "g", "latest"), of=m.GroupReply)
-    assert reply.group.generation == 0
+    assert cluster.ask("c", m.SetGroup("jobs", "g", "latest"), of=m.GroupReply).group.generation == 0
     assert spans(cluster.ask("c", fetch())) == [(4, 10)]
 
 

@@ -267,8 +267,7 @@ def test_however_torn_the_tombstones_are_none_is_dropped_and_they_close_up_again
     odd = tuple(Span(producer_id, seq, seq + 1) for seq in range(1, 4200, 2))
     assert set(outcomes(cluster.ask("a", m.AckRequest((got._replace(spans=odd),))))) == {"acked"}
     cluster.start("c", 1.6)
-    runs = [len(replica_of(cluster, node).group("g").records.items()) for node in "abc"]
-    assert runs == [2100, 2100, 2100]
+    assert [len(replica_of(cluster, node).group("g").records.items()) for node in "abc"] == [2100, 2100, 2100]
     kept = [
         record
         for record in replica_of(cluster, "c").recall.snapshot(cluster.now)

@@ -168,8 +168,7 @@ def test_a_topic_that_is_deleted_ends_its_own_publishes_and_no_others() -> None:
     stays, goes = cluster.topic(), cluster.topic("gone")
     first, second = sessions(cluster, 2)
     cluster.drop = lambda sender, to, message: isinstance(message, m.StoreReply)
-    answers = cluster.together("a", one(cluster, stays, first), one(cluster, goes, second))
-    assert answers == [None, None]
+    assert cluster.together("a", one(cluster, stays, first), one(cluster, goes, second)) == [None, None]
     keys = [cluster.keys - 1, cluster.keys]
     cluster.ask("a", m.DeleteTopic("gone", goes.id))
     assert keys[0] not in cluster.replies

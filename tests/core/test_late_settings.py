@@ -304,8 +304,7 @@ def test_a_creation_that_was_made_and_deleted_before_its_client_knew_is_unknown(
     )
     key = cluster.submit("c", m.CreateTopic("jobs", deletions=0))
     cluster.advance(0.1)
-    made_by = cluster.ask("b", m.CreateTopic("jobs"), of=m.TopicReply).topic.made
-    assert made_by.node == "c"
+    assert cluster.ask("b", m.CreateTopic("jobs"), of=m.TopicReply).topic.made.node == "c"
     done(cluster, "b", (m.DeleteTopic("jobs", b""),))
     cluster.hear_all()
     for frame in answers:

@@ -188,8 +188,7 @@ def test_a_new_only_replica_that_is_wiped_hears_the_node_that_left() -> None:
     wipe(cluster, new)
     cluster.hear_all(12.0)
     assert is_voter(cluster, new, topic)
-    rest = fetched(cluster, new)
-    assert sum(part.receipt.span.size for part in rest) == 2
+    assert sum(part.receipt.span.size for part in fetched(cluster, new)) == 2
 
 
 def test_a_layout_that_was_chosen_is_adopted_though_its_coordinator_dies() -> None:
@@ -246,8 +245,7 @@ def test_a_source_that_started_again_reads_for_every_group() -> None:
     cluster.crash(first, 3.0)
     assert isinstance(move(cluster, other, second, first), m.TopicReply)
     cluster.hear_all(1.0)
-    replica = cluster.nodes[first].replicas[PartitionId(topic.id, 0)]
-    assert sorted(replica.views.groups) == ["g", "late"]
+    assert sorted(cluster.nodes[first].replicas[PartitionId(topic.id, 0)].views.groups) == ["g", "late"]
 
 
 def test_a_move_of_a_topic_that_is_deleted_meanwhile_ends_once() -> None:
@@ -279,8 +277,7 @@ def test_messages_that_only_a_source_has_are_told_on() -> None:
     cluster.advance(0.5)
     assert isinstance(move(cluster, other, second, third), m.TopicReply)
     cluster.advance(0.5)
-    purged = cluster.ask(other, m.PurgeRequest("jobs", 0, "g"), of=m.PurgeReply)
-    assert purged.messages == 3
+    assert cluster.ask(other, m.PurgeRequest("jobs", 0, "g"), of=m.PurgeReply).messages == 3
     cluster.hear_all(12.0)
     assert fetched(cluster, third) == ()
 
@@ -352,8 +349,7 @@ def test_messages_that_only_a_source_has_stay_known_over_a_restart() -> None:
     cluster.kill(new)
     cluster.drop = lambda sender, to, message: {sender, to} == {old, new}
     cluster.start(new, 3.0)
-    purged = cluster.ask(others[0], m.PurgeRequest("jobs", 0, "g"), of=m.PurgeReply)
-    assert purged.messages == 3
+    assert cluster.ask(others[0], m.PurgeRequest("jobs", 0, "g"), of=m.PurgeReply).messages == 3
     cluster.hear_all()
     cluster.join(new)
     cluster.advance(12.0)
@@ -446,8 +442,7 @@ def test_a_slot_drops_messages_of_closed_producer_ids_in_steps(
     monkeypatch.setattr(Closing, "go_on_dropping", counted)
     assert isinstance(move(cluster, other, second, first), m.TopicReply)
     cluster.advance(3.0)
-    assert sum(dropped) == 50
-    assert (max(dropped) <= 11) == rule
+    assert (sum(dropped), max(dropped) <= 11) == (50, rule)
     assert ME in step.closed
     assert is_voter(cluster, first, topic)
 
@@ -474,8 +469,7 @@ def test_a_batch_keeps_its_other_messages_when_one_producer_id_of_it_is_closed()
 
 def test_nodes_with_two_layouts_of_one_number_refuse_each_other_by_name() -> None:
     cluster, _, (a, *_), (d, e) = made()
-    mine = cluster.nodes[a].hello(cluster.now)
-    assert mine.layouts == (), "no partition was moved"
+    assert cluster.nodes[a].hello(cluster.now).layouts == (), "no partition was moved"
     assert isinstance(move(cluster, e, a, d), m.TopicReply)
     cluster.advance(8.0)
     theirs = cluster.nodes[e].hello(cluster.now)

@@ -161,8 +161,7 @@ def test_a_waiting_fetch_goes_on_with_the_next_token_and_sends_no_hold_before() 
     cluster.advance(1.9)
     assert key not in cluster.replies
     assert not sent
-    timers = [timer for _, _, timer in cluster.nodes["a"].state.timers if timer[0] == "tokens"]
-    assert len(timers) == 1
+    assert len([timer for _, _, timer in cluster.nodes["a"].state.timers if timer[0] == "tokens"]) == 1
     cluster.advance(0.2)
     assert messages(cluster.replies[key]) == 1
     assert len(sent) == 2, "one HOLD to each of the others"
@@ -301,8 +300,7 @@ def test_dead_letters_are_read_and_made_without_tokens() -> None:
     limit(cluster, 0.001, 1)
     assert spans(cluster.ask("b", fetch("g!dead"))) == [(0, 1)]
     cluster.advance(8)
-    view = next(iter(cluster.nodes["a"].replicas.values())).views.groups["g"]
-    assert view.records.count(Kind.DEAD) == 10
+    assert next(iter(cluster.nodes["a"].replicas.values())).views.groups["g"].records.count(Kind.DEAD) == 10
     assert all(level > -1 for level in levels(cluster))
 
 

@@ -125,8 +125,7 @@ def test_a_dry_run_checks_a_change_and_changes_nothing() -> None:
     assert cluster.ask("a", m.MovePartition("jobs", 0, "a", "e", dry_run=True)).code == Code.USAGE
     assert [len(cluster.journals[name]) for name in "abc"] == before
     cluster.add("d")
-    reply = cluster.ask("a", m.MovePartition("jobs", 0, "a", "d", dry_run=True))
-    assert reply.topic.layout is None
+    assert cluster.ask("a", m.MovePartition("jobs", 0, "a", "d", dry_run=True)).topic.layout is None
 
 
 def test_a_member_keeps_its_peer_address_and_machine_if_none_is_named() -> None:
@@ -171,8 +170,7 @@ def test_a_node_that_was_added_keeps_replicas_and_coordinates() -> None:
     cluster.add("d")
     cluster.add("e", "d")
     topic = cluster.ask("e", m.CreateTopic("jobs", 3, 8)).topic
-    nodes = {node for members in topic.replicas for node in members}
-    assert nodes == {*"abcde"}
+    assert {node for members in topic.replicas for node in members} == {*"abcde"}
     number = next(at for at, members in enumerate(topic.replicas) if "d" in members and "e" in members)
     (other,) = set(topic.replicas[number]) - {"d", "e"}
     cluster.kill(other)
@@ -625,8 +623,7 @@ def test_a_group_is_looked_for_at_later_members_too() -> None:
     cluster = GrowingCluster(3)
     for name in "de":
         cluster.add(name)
-    topic = cluster.topic("jobs", partitions=8)
-    assert any({"d", "e"} <= set(members) for members in topic.replicas)
+    assert any({"d", "e"} <= set(members) for members in cluster.topic("jobs", partitions=8).replicas)
     assert cluster.ask("a", m.PauseGroup("jobs", "g", True)).code == Code.NOT_FOUND
 
 

@@ -669,8 +669,7 @@ def test_a_limit_changes_within_an_interval_for_a_move_that_is_under_way() -> No
     cluster.feed(old, MovesLimited(bytes_per_s=1_000, at_once=2))
     cluster.advance(10.0)
     batches = cluster.nodes[new].replicas[PartitionId(topic.id, 0)].batches
-    slow = batches.present.messages
-    assert slow < 40
+    assert batches.present.messages < 40
     assert [row["state"] for row in shown(cluster, old)] == ["leaving", "limited"]
     status = cluster.nodes[old].status(cluster.now)
     assert (status["move_bytes_per_s"], status["moves_at_once"]) == (1_000, 2)

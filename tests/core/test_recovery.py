@@ -332,8 +332,7 @@ def test_a_replica_that_comes_into_being_in_quarantine_asks_too() -> None:
     cluster.journals["b"].append(Trusted(declared=True))
     cluster.drop = lambda sender, to, message: isinstance(message, m.SyncTopics)
     cluster.start("b")
-    core = cluster.nodes["b"]
-    assert not core.replicas
+    assert not cluster.nodes["b"].replicas
     cluster.drop = lambda sender, to, message: isinstance(message, m.SyncTopics | m.HoldsReply)
     hand_over(cluster, "a", "b", m.PutTopic(0, topic))
     assert left(cluster, "b") == pytest.approx(61.2)

@@ -252,8 +252,7 @@ def test_a_node_that_knows_that_the_topic_makes_no_groups_proposes_none_for_anot
         return isinstance(message, m.PutTopic)
 
     cluster.drop = note
-    reply = asked(cluster, "a", fetch("new")._replace(start=start), 1.0)
-    assert isinstance(reply, m.Failed)
+    assert isinstance(asked(cluster, "a", fetch("new")._replace(start=start), 1.0), m.Failed)
     assert {*topic.replicas} >= {("b",), ("c",)}
     assert {*proposed} == {"a"}
 
@@ -299,15 +298,13 @@ def test_legs_bring_first_timers_or_one_suspect() -> None:
         name for name in cluster.names if all(name not in members for members in topic.replicas[:2])
     )
     for number in (0, 1):
-        got = asked(cluster, stranger, fetch(hold_time=3.0)._replace(partitions=(number,)))
-        assert sizes_of(got) == 2
+        assert sizes_of(asked(cluster, stranger, fetch(hold_time=3.0)._replace(partitions=(number,)))) == 2
     cluster.advance(3.1)
     both = fetch()._replace(partitions=(0, 1))
     assert sizes_of(asked(cluster, stranger, both._replace(idle=False))) == 0
     assert [sizes_of(asked(cluster, stranger, both)) for _ in range(5)] == [1, 1, 1, 1, 0]
     assert topic.replicas[0] != topic.replicas[1], "these were two sub-fetches"
-    all_of = asked(cluster, stranger, fetch(wait=1.0)._replace(partitions=(2, 3, 4, 5)), 1.1)
-    assert sizes_of(all_of) == 8
+    assert sizes_of(asked(cluster, stranger, fetch(wait=1.0)._replace(partitions=(2, 3, 4, 5)), 1.1)) == 8
 
 
 def test_a_leg_says_that_suspects_wait_and_then_no_other_leg_is_waited_for() -> None:
@@ -615,8 +612,7 @@ def test_a_hold_that_comes_after_its_release_by_another_node_ends() -> None:
         return held_back
 
     cluster.drop = drop
-    reply = asked(cluster, through, fetch(most=10))
-    assert sizes_of(reply) == 3
+    assert sizes_of(asked(cluster, through, fetch(most=10))) == 3
     cluster.feed(through, Unsent(cluster.keys))
     cluster.hear_all()
     for message in waiting:

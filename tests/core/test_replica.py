@@ -96,8 +96,7 @@ def test_a_replica_that_missed_the_creation_is_told_and_asked_again() -> None:
 
 @pytest.mark.parametrize("most", [1, 7, 64, 100, 1000])
 def test_a_fetch_is_cut_at_its_messages(most: int) -> None:
-    cluster = with_messages(300)
-    assert sizes(cluster.ask("b", fetch(most=most))) == min(300, most)
+    assert sizes(with_messages(300).ask("b", fetch(most=most))) == min(300, most)
 
 
 def test_a_fetch_is_cut_at_its_bytes_but_gives_at_least_one() -> None:
@@ -165,8 +164,7 @@ def test_a_batch_is_ordered_by_its_age() -> None:
         cluster.advance(1)
         cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, seq, [b"x"])))
     cluster.ask("a", m.Publish(late, age_ms=500))
-    got = [receipts(cluster.ask("b", fetch(most=1)))[0].receipt.span.start for _ in range(3)]
-    assert got == [1, 0, 2]
+    assert [receipts(cluster.ask("b", fetch(most=1)))[0].receipt.span.start for _ in range(3)] == [1, 0, 2]
 
 
 def test_a_batch_from_a_peer_is_ordered_by_the_age_that_the_peer_gives() -> None:
@@ -309,8 +307,7 @@ def test_a_message_on_one_replica_only_reaches_all_within_ten_seconds() -> None:
     cluster.submit("a", m.Publish(cluster.batch(topic, producer_id, 1, [b"x"] * 5)))
     cluster.hear_all(10)
     for node in "abc":
-        replica = next(iter(cluster.nodes[node].replicas.values()))
-        assert replica.batches.present.messages == 6, node
+        assert next(iter(cluster.nodes[node].replicas.values())).batches.present.messages == 6, node
     assert sizes(cluster.ask("c", fetch())) == 6
 
 
@@ -379,8 +376,7 @@ def test_a_page_of_peek_ends_inside_a_batch_and_goes_on_there() -> None:
         cursor = page.cursor
         pages += 1
     assert seen == sorted(set(seen))
-    assert len(seen) == 10
-    assert pages == 4
+    assert (len(seen), pages) == (10, 4)
 
 
 def test_a_batch_that_turns_out_damaged_is_not_chosen_and_comes_back_from_a_peer() -> None:
@@ -426,8 +422,7 @@ def test_a_batch_that_a_start_finds_damaged_is_known_and_dropped_once_it_is_here
     cluster.advance(8)
     assert not cluster.dropped["b"]
     cluster.hear_all(8)
-    assert replica.batches.present.messages == 5
-    assert cluster.dropped["b"] == {batch.number}
+    assert (replica.batches.present.messages, cluster.dropped["b"]) == (5, {batch.number})
 
 
 def test_a_damaged_batch_goes_with_its_topic() -> None:

@@ -288,8 +288,7 @@ def test_a_closed_producer_id_stays_closed_at_a_node_that_was_wiped_after_that()
     cluster.advance(60)
     assert closed(cluster) == [1, 1, 1]
     wipe(cluster, "b", 2.0)
-    core = cluster.nodes["b"]
-    assert core.state.trusted
+    assert cluster.nodes["b"].state.trusted
     assert replica_of(cluster, "b").batches.closed.numbers.messages == 1
     late = cluster.batch(topic, producer_id, 0, [b"%d" % number for number in range(10)])
     (refused,) = store(cluster, "a", "b", m.Store(7, topic.epoch_of(0), late))
@@ -458,8 +457,7 @@ def test_messages_that_a_resync_learned_stay_known_over_a_restart() -> None:
     assert not present(cluster, "b")
     cluster.kill("ba")
     cluster.start("b", 4.0)
-    purged = cluster.ask("c", m.PurgeRequest("jobs", 0, "g"), of=m.PurgeReply)
-    assert purged.messages == 2
+    assert cluster.ask("c", m.PurgeRequest("jobs", 0, "g"), of=m.PurgeReply).messages == 2
 
 
 @pytest.mark.parametrize("why", ["slot", "directory"])

@@ -47,8 +47,7 @@ def test_a_replica_that_was_away_hears_messages_that_its_codec_takes() -> None:
     cluster.advance(6.0)
     away = False
     cluster.advance(20.0)
-    replica = cluster.nodes["c"].replicas[PartitionId(topic.id, 0)]
-    assert len(replica.batches.present.runs) == PRODUCER_IDS
+    assert len(cluster.nodes["c"].replicas[PartitionId(topic.id, 0)].batches.present.runs) == PRODUCER_IDS
     assert largest[m.SyncDigests] > 1024
     assert largest[m.SyncRegisters] == 16 * limits.REGISTER_BUCKETS
 

@@ -101,8 +101,7 @@ def test_one_of_two_simultaneous_changes_of_a_setting_wins_everywhere() -> None:
         cluster, ("a", m.AlterTopic("jobs", max_deliveries=9)), ("c", m.AlterTopic("jobs", max_deliveries=7))
     )
     assert (one.topic.max_deliveries, other.topic.max_deliveries) == (9, 7), "each held when it was said"
-    after = agreed(cluster)
-    assert after == max(one.topic, other.topic, key=lambda topic: topic.stamp)
+    assert agreed(cluster) == max(one.topic, other.topic, key=lambda topic: topic.stamp)
 
 
 def test_a_node_with_old_state_writes_above_what_it_did_not_know() -> None:
@@ -436,8 +435,7 @@ def test_limits_hold_across_all_topics_of_a_pattern() -> None:
     cluster = Cluster()
     for number in range(5):
         fill(cluster, f"t{number}", 10)
-    got = receipts(cluster.ask("b", asking("t*", most=23)))
-    assert sum(item.receipt.span.size for item in got) == 23
+    assert sum(item.receipt.span.size for item in receipts(cluster.ask("b", asking("t*", most=23)))) == 23
 
 
 def test_a_pattern_that_matches_nothing_waits_and_its_repetition_finds_new_topics() -> None:

@@ -117,8 +117,7 @@ def test_a_raise_that_is_broken_off_anywhere_ends_when_it_is_asked_for_again(at:
     cluster.advance(at / 500)
     restart(cluster, "a")
     create(cluster, "between", "b")
-    layout = raised(cluster, through="c")
-    assert [slot.node for slot in layout.slots] == [*"abcde"]
+    assert [slot.node for slot in raised(cluster, through="c").slots] == [*"abcde"]
     cluster.advance(6.0)
     assert all(votes(cluster, name) for name in "abcde")
     cluster.kill("bc")

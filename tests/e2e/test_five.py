@@ -117,8 +117,7 @@ def test_rf_5_works_with_two_nodes_down() -> None:
             await publish(client, "wide", range(60, 120))
             dead = [item async for item in client.peek("wide", "g", "dead", complete=True)]
             assert (await client.redrive("wide", "g", dead)).messages == 5
-            rest = await drained(client, "wide", "g")
-            assert payloads(rest + held[5:]) == list(range(120))
+            assert payloads(await drained(client, "wide", "g") + held[5:]) == list(range(120))
             for name in ("n4", "n5"):
                 cluster.spawn(name)
             await cluster.wait_ready_async(quarantine=True)

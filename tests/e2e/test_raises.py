@@ -53,8 +53,7 @@ def test_a_topic_of_one_replica_gets_three_under_load(own: LocalCluster) -> None
                 nodes = json.loads(shown.stdout)["replicas"][0]
                 await publish(client, "jobs", range(400, 500))
                 scope.cancel()
-            assert len(nodes) == 3
-            assert nodes[0] == home
+            assert (len(nodes), nodes[0]) == (3, home)
             await own.wait_ready_async(quarantine=True)
             own.kill(home)
         async with through(own, nodes[1]) as client:

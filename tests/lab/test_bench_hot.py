@@ -19,8 +19,7 @@ COUNTS = {
 
 @pytest.mark.parametrize("size", [1, 55, 500])
 def test_a_batch_of_any_size_takes_the_same_steps_messages_and_commits(size: int) -> None:
-    counts = {row["operation"]: row["counts"] for row in measure({size: 2}, 100)}
-    assert counts == COUNTS
+    assert {row["operation"]: row["counts"] for row in measure({size: 2}, 100)} == COUNTS
 
 
 def test_calls_do_not_grow_with_the_messages_of_a_batch() -> None:
@@ -34,8 +33,7 @@ def test_calls_do_not_grow_with_the_messages_of_a_batch() -> None:
 
 
 def test_rates_by_tenth_and_the_longest_pause_are_read_from_reports() -> None:
-    steady = [(float(second), 20 * second) for second in range(6)]
-    assert by_tenth(steady) == [20] * 10
+    assert by_tenth([(float(second), 20 * second) for second in range(6)]) == [20] * 10
     assert by_tenth([(0.0, 0), (1.0, 50), (1.5, 50), (11.5, 100)])[4:6] == [50, 4]
     assert cpu_by_tenth([(5.0, 0), (5.0, 50), (5.5, 100)]) == [0.0] * 5 + [10_000.0] * 5
     assert longest_pause_s([(0.0, 0), (1.0, 50), (1.5, 50), (11.5, 100)]) == 10.5

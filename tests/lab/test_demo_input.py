@@ -86,8 +86,7 @@ def test_a_chunk_at_the_limit_fits_into_a_message(tmp_path: Path) -> None:
     path = "/" + "p" * 2000 + ".py"
     record = encode_record(Chunk(b"x" * PAYLOAD_BYTES_MAX, path, "utf-8", True).message())
     assert len(record) <= MESSAGE_BYTES_MAX
-    too_large = write(tmp_path, huge="x = 1 \n" * (PAYLOAD_BYTES_MAX // 7 + 1))
-    assert list(chunks_of_installation(too_large)) == []
+    assert list(chunks_of_installation(write(tmp_path, huge="x = 1 \n" * (PAYLOAD_BYTES_MAX // 7 + 1)))) == []
 
 
 def test_input_lines_become_messages_and_too_few_are_refused(tmp_path: Path) -> None:

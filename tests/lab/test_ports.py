@@ -20,8 +20,7 @@ def test_a_held_port_is_given_to_no_one_else_and_a_node_listens_there_again_and_
     held = HeldPorts(3)
     first = min(held.numbers)
     monkeypatch.setattr(ports, "PORTS", (first, first + 60))
-    others = free_ports(10)
-    assert not {*others} & {*held.numbers}
+    assert not {*free_ports(10)} & {*held.numbers}
     for _ in range(2):
         (sock,) = listen("127.0.0.1", first)
         sock.listen()

@@ -101,8 +101,7 @@ async def test_a_disk_that_is_full_to_the_last_byte_stops_no_node_and_what_waite
         assert RESERVE_NAME in disk.list(), "it is made again"
         assert outcomes(await client.ack(*held)) == ["acked"]
         assert payloads(await client.ask(fetch())) == [b"z"], "what waited was written"
-        rooms = [fields["capacity"] for fields in cluster.logs["a"].of("disk_full")]
-        assert rooms == ["none"]
+        assert [fields["capacity"] for fields in cluster.logs["a"].of("disk_full")] == ["none"]
         assert "larger disk" in cluster.logs["a"].of("disk_full")[0]["reason"]
         assert cluster.logs["a"].of("disk_not_full")
 

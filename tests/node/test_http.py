@@ -113,8 +113,7 @@ async def test_no_one_harms_the_node_or_those_who_ask_after_him(monkeypatch: pyt
         assert (head[9:12], b"Content-Length: 5" in head, body) == (b"200", True, b"")
         assert not cluster.logs["a"].of("http_failed")
         for data in (b"", b"GET /live HTTP/1.1\r\nHost:"):
-            slow = await said_slowly(port, data)
-            assert slow == b"", "it was hung up on"
+            assert await said_slowly(port, data) == b"", "it was hung up on"
         monkeypatch.setattr(http, "DEADLINE_S", 1000.0)
         mute = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(4)]
         await trio.sleep(0.05)

@@ -12,8 +12,7 @@ from tests.node.programs import write_config
 
 def looked(file: ConfigFile, log: Log) -> bool:
     """Look twice, as a change counts after it has stayed for two looks."""
-    first = file.refresh(log)
-    assert not first
+    assert not file.refresh(log)
     return file.refresh(log)
 
 

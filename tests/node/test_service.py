@@ -314,8 +314,7 @@ async def test_a_full_segment_is_followed_by_another_and_nothing_is_lost() -> No
         cluster.start("a")
         await trio.sleep(6)
         again = await cluster.client("a")
-        got = payloads(await again.ask(fetch(size=8 * MIB)))
-        assert got == [bytes([seq]) * 200_000 for seq in range(12)]
+        assert payloads(await again.ask(fetch(size=8 * MIB))) == [bytes([seq]) * 200_000 for seq in range(12)]
 
 
 async def test_a_node_that_has_no_replica_serves_a_fetch_all_the_same() -> None:
@@ -364,8 +363,7 @@ async def test_a_page_passed_on_brings_the_bytes_or_where_they_are_damaged_none(
             at = bytes(disk.read(name, 0, disk.size(name))).find(b"the very")
             if at >= 0:
                 disk.flip(name, at)
-        damaged = await stranger.ask(ask)
-        assert damaged == page._replace(slices=())
+        assert await stranger.ask(ask) == page._replace(slices=())
         home_status = await (await cluster.client(home)).ask(m.StatusRequest())
         assert home_status.fields["damaged_batches"] == 1
 
@@ -375,9 +373,7 @@ async def test_status_shows_the_shell_and_the_page_lists_every_fact() -> None:
     async with world() as cluster:
         client = await cluster.client("a")
         fields = (await client.ask(m.StatusRequest())).fields
-        assert fields["connections"] == 3
-        assert fields["clients"] == 1
-        assert fields["fsync_ms"]["p50"] == 1.0
+        assert (fields["connections"], fields["clients"], fields["fsync_ms"]["p50"]) == (3, 1, 1.0)
         for name in fields:
             assert f"`{name}`" in page, f"docs/operations.md does not say what {name} is"
 

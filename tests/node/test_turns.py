@@ -306,8 +306,7 @@ async def test_a_resting_connection_is_not_read_and_loses_nothing() -> None:
         await served(here, 3)
         assert here.steps == [[0, 1], [9]]
         await served(here, 6)
-        assert here.steps[2:] == [[2, 3, 4]]
-        assert end.rested == 1
+        assert (here.steps[2:], end.rested) == ([[2, 3, 4]], 1)
 
 
 async def test_an_invalid_frame_or_a_disconnect_ends_one_connection() -> None:

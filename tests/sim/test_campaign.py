@@ -172,8 +172,7 @@ def test_a_fetch_is_noted_for_each_topic_in_which_it_may_make_the_group() -> Non
 @pytest.mark.soak
 def test_a_campaign_sees_everything_that_it_must() -> None:
     report = run_campaign("swarm", 0, 3000, 2)
-    assert report.failures == []
-    assert report.never_seen == []
+    assert (report.failures, report.never_seen) == ([], [])
 
 
 def test_a_campaign_that_missed_something_fails() -> None:

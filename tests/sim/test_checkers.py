@@ -184,8 +184,7 @@ def died() -> Story:
 
 
 def test_a_good_history_breaks_nothing() -> None:
-    story = Story().publish().deliver(5).settle("ack", 5, "acked").healed().drained()
-    assert story.broken() == []
+    assert Story().publish().deliver(5).settle("ack", 5, "acked").healed().drained().broken() == []
 
 
 def test_an_unknown_publish_may_come_out_or_not() -> None:
@@ -349,8 +348,7 @@ def test_dead_letters_are_there_until_redriven_or_acked() -> None:
 
 def test_nothing_is_redriven_unreachable_and_no_redrive_is_undone() -> None:
     assert Story().publish().deliver(5, n=1).broken() == ["dead letters conserved"]
-    story = died().redrive(0)
-    assert story.dead(n=0).drained().broken() == ["dead letters conserved"]
+    assert died().redrive(0).dead(n=0).drained().broken() == ["dead letters conserved"]
 
 
 def test_an_acked_message_is_no_dead_letter() -> None:
@@ -360,8 +358,7 @@ def test_an_acked_message_is_no_dead_letter() -> None:
 
 def test_live_after_healing() -> None:
     assert Story().publish().healed().add("sim", "phase", phase="end").broken() == ["live after healing"]
-    story = Story().publish().healed(bound=2.0).deliver(5, at=9.0)
-    assert story.broken() == ["live after healing"]
+    assert Story().publish().healed(bound=2.0).deliver(5, at=9.0).broken() == ["live after healing"]
 
 
 def timed(delay: float = 0.0, ttl: float = 0.0, wrong: str = "") -> Story:
@@ -1048,8 +1045,7 @@ def test_an_acked_message_is_not_delivered_again_without_a_rewind() -> None:
     acked = Making().send(0).made().got(5, 0).ack(5, 0)
     assert acked.stands()
     assert not acked.got(6, 0, 7).stands()
-    stale = Making().send(0).made().got(5, 0).ack(5, 0, "stale-generation")
-    assert not stale.stands()
+    assert not Making().send(0).made().got(5, 0).ack(5, 0, "stale-generation").stands()
 
 
 @pytest.mark.parametrize(("got", "nodes", "stands"), [(1, "", False), (0, "ab", False), (0, "a", True)])
@@ -1180,8 +1176,7 @@ def test_a_hold_that_may_be_given_back_is_in_nobodys_way() -> None:
         ("client:c", "reject", {"op": 4, "generation": 0, "n": 0, "outcome": "invoke"}),
         ("client:c", "dead_letter", {"op": 4, "generation": 0, "n": 0, "outcome": "invoke"}),
     ):
-        given = story().add(who, kind, 2.0, **{**mine, **more})
-        assert won(given, "b", 6, 3.0, 9.0).broken() == [], kind
+        assert won(story().add(who, kind, 2.0, **{**mine, **more}), "b", 6, 3.0, 9.0).broken() == [], kind
     assert won(story(), "b", 6, 3.0, 9.0, n=1).broken() == [], "a redrive may open at once what was acked"
     buried = story().add("node:b", "dead_letter", 2.0, outcome="ok", **Story().of(5, 0, 1, 0))
     assert won(buried, "b", 6, 3.0, 9.0).broken() == ["exclusive holds"]
@@ -1323,8 +1318,7 @@ def test_a_claim_stands_over_a_rewind_unless_the_message_was_acked() -> None:
             story.add("client:c", "claim", op=9, outcome=outcome, until=60.0, **story.of(2, 0, 1, 0))
         if acked:
             story.settle("ack", 1, "acked_after_expiry")
-        again = story.deliver(3, generation=1).broken()
-        assert [it for it in again if it == "claims kept"] == broken
+        assert [it for it in story.deliver(3, generation=1).broken() if it == "claims kept"] == broken
 
 
 def test_a_name_keeps_one_of_the_ids_that_were_asked_for_before_it_was_confirmed() -> None:

@@ -119,8 +119,7 @@ def test_a_long_story_keeps_the_items_near_the_violation(story: Story) -> None:
     small = Story(story.title, items=list(story.items), broken=story.broken, focus=story.focus)
     small.shown(100)
     assert len(small.items) == 100
-    mine = [item for item in story.items if item.concerns(*named(story))]
-    assert all(item in small.items for item in mine)
+    assert all(item in small.items for item in [item for item in story.items if item.concerns(*named(story))])
     assert f"{len(story.items) - 100} of {len(story.items)}" in small.left_out
 
 
@@ -206,9 +205,7 @@ def test_a_person_works_with_the_page(story: Story, browser: Browser, tmp_path: 
     assert first["drawn"] == count < len(story.items)
     assert (home["where"][:4], home["future"]) == ("1 / ", count - 1)
     assert (right["where"][:4], right["future"]) == ("2 / ", count - 2)
-    assert end["future"] == 0
-    assert left_key["future"] == 1
-    assert escaped["find"] == ""
+    assert (end["future"], left_key["future"], escaped["find"]) == (0, 1, "")
     assert count < escaped["drawn"] < quiet["drawn"] == len(story.items)
     assert nothing["drawn"] == 5  # the run begins, three nodes start, a promise breaks
     assert again["drawn"] == count

@@ -25,9 +25,7 @@ from sim.shell.virtual_time import virtual_time
 
 def test_one_seed_is_one_run_and_keeps_every_promise() -> None:
     one, two = run_shell(draw_shell(8)), run_shell(draw_shell(8))
-    assert one.violations == []
-    assert one.rows == two.rows
-    assert one.trace == two.trace
+    assert (one.violations, one.rows, one.trace) == ([], two.rows, two.trace)
     assert one.counts["delivered"] > 10
     assert one.counts["messages"] > 100
     won = [row for row in one.rows if row["kind"] == "hold_won"]

@@ -37,8 +37,7 @@ def test_each_run_has_the_deaths_since_the_last_and_a_table_has_each_once(
         summary = job.run(inputs, Folder(tmp_path / out), settings)
         rows = spark.read.parquet(str(tmp_path / out / "tables" / "deaths")).select("seq").collect()
         assert len(rows) == summary["deaths"]
-        assert summary["problems"]["count"] == problems
-        assert sorted(summary["positions"]) == ["n1", "n2", "n3"]
+        assert (summary["problems"]["count"], sorted(summary["positions"])) == (problems, ["n1", "n2", "n3"])
         return sorted(row["seq"] for row in rows)
 
     more(0, 5)

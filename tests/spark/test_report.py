@@ -94,8 +94,7 @@ def test_ids_are_unique_and_links_lead_somewhere() -> None:
     elements = Elements(page(*page_input("word")))
     ids = [value for name, value in elements.attributes if name == "id"]
     assert len(set(ids)) == len(ids)
-    targets = {value[1:] for name, value in elements.attributes if name == "href" and value}
-    assert targets <= set(ids)
+    assert {value[1:] for name, value in elements.attributes if name == "href" and value} <= set(ids)
 
 
 def test_a_kind_has_its_text_its_times_and_its_own_command() -> None:
@@ -166,10 +165,6 @@ def test_numbers_are_for_people(shown: str, text: str) -> None:
 @pytest.mark.parametrize("width", [390, 1280])
 def test_a_browser_shows_it_and_runs_its_script_only(browser: Browser, tmp_path: Path, width: int) -> None:
     seen = browsed(browser, page(*page_input(HOSTILE)), 2, width, tmp_path)
-    assert seen["title"] == "Dead letters"
-    assert seen["sorted"] == "Dead"
-    assert seen["shown"] == "0 of 1"
-    assert seen["images"] == 0
-    assert seen["plots"] == 3
-    assert seen["clipped"] == 0
+    assert (seen["title"], seen["sorted"], seen["shown"]) == ("Dead letters", "Dead", "0 of 1")
+    assert (seen["images"], seen["plots"], seen["clipped"]) == (0, 3, 0)
     assert seen["wide"] <= width, "nothing sticks out: tables and plots scroll by themselves"

@@ -115,8 +115,7 @@ def check_dead_letters(cluster: DiskCluster, rows: list[dict[str, Any]]) -> None
         assert death not in resolutions, "a dead letter is there once"
         resolutions[death] = row["resolution"]
         wrote = cluster.deaths[death]
-        assert row["message"] == wrote.message
-        assert row["fingerprint"] == "f1"
+        assert (row["message"], row["fingerprint"]) == (wrote.message, "f1")
         there = [node.stored() for node in cluster.nodes if name_of(row) in node.stored()]
         if there:
             assert row["payload"] == payload_of(*name_of(row))
@@ -286,14 +285,12 @@ def test_damage_between_records_is_passed_over_only_when_asked(tmp_path: Path) -
     flip(path, record + 30)
     with pytest.raises(StorageError, match=f"{path}, byte {record}: the checksum of the record's header"):
         rows_of("messages", cluster.data)
-    remaining = rows_of("messages", cluster.data[:1], onDamage="report")
-    assert len(remaining) == len(whole) - 3
+    assert len(rows_of("messages", cluster.data[:1], onDamage="report")) == len(whole) - 3
     problems = rows_of("problems", cluster.data)
     assert [(row["segment"], row["offset"], row["kind"]) for row in problems] == [
         (int(path.name[:12]), record, "damage")
     ]
-    messages = rows_of("messages", cluster.data, onDamage="report")
-    assert len(messages) == 36, "the other nodes have them"
+    assert len(rows_of("messages", cluster.data, onDamage="report")) == 36, "the other nodes have them"
 
 
 def test_small_state_that_is_damaged_is_looked_for_in_older_segments(tmp_path: Path) -> None:
@@ -550,8 +547,7 @@ def test_a_snapshot_is_decoded_after_a_damaged_segment(tmp_path: Path, cut: bool
         os.truncate(path, headers[0] - 20)
     else:
         flip(path, headers[0] + 20)
-    seen = rows_of("deadletters", cluster.data[:1], columns="id,message", onDamage="report")
-    assert by_name(seen) == whole
+    assert by_name(rows_of("deadletters", cluster.data[:1], columns="id,message", onDamage="report")) == whole
 
 
 def test_tasks_are_no_more_than_asked_for_and_than_partitions_unless_memory_needs_more(

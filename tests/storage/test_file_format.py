@@ -74,8 +74,7 @@ class Reader:
         header = self.header(data, 0, b"")
         assert header is not None
         start = header[0]
-        assert start[0] == 1
-        assert start[2] == 1
+        assert (start[0], start[2]) == (1, 1)
         salt = struct.pack("<QQ", start[5], start[6])
         at = header[2]
         while at < len(data):
@@ -234,5 +233,4 @@ def dump(data: bytes) -> str:
 
 
 def test_the_dump_in_the_page_is_what_the_code_writes() -> None:
-    block = DOC.read_text().split("```")[-2].strip("\n")
-    assert block == dump(example())
+    assert DOC.read_text().split("```")[-2].strip("\n") == dump(example())

@@ -73,8 +73,7 @@ def test_a_flip_anywhere_is_harmless_a_damaged_batch_or_said(every: int) -> None
                 assert store.position < len(writer.appended), "whoever was told the position sees it"
         else:
             seen["batch" if damaged else "sound"] += 1
-            assert there | damaged == live
-            assert others == everything
+            assert (there | damaged, others) == (live, everything)
             assert store.position == len(writer.appended)
         said = store.not_trusted
         store.append([batch(900), Reserved(900)])

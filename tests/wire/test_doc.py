@@ -191,8 +191,7 @@ def read_batch(part: m.Slice) -> bytes:
 
 
 def test_the_document_has_vectors() -> None:
-    names = {"BATCH", "RECEIPT", "HELLO", "PUBLISH", "FETCHED", "ACK", "FAILED", "HOLD"}
-    assert names <= set(VECTORS)
+    assert {"BATCH", "RECEIPT", "HELLO", "PUBLISH", "FETCHED", "ACK", "FAILED", "HOLD"} <= set(VECTORS)
 
 
 def test_the_batch_vector() -> None:

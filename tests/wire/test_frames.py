@@ -29,8 +29,7 @@ def test_frames_come_out_however_the_stream_is_cut(sent: list[tuple[bytes, bytes
         at += size
         got += [(bytes(frame.header), bytes(frame.body)) for frame in reader]
     reader.close()
-    assert got == sent
-    assert reader.pending_bytes == 0
+    assert (got, reader.pending_bytes) == (sent, 0)
 
 
 def test_several_bodies_lie_back_to_back() -> None:
