@@ -120,9 +120,7 @@ def test_a_loss_after_a_raise_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("nodes", "verdict"), [("ab", "not checked"), ("abd", "broken")])
-def test_a_message_is_buried_once_a_majority_of_a_raised_set_has_buried_it(
-    nodes: str, verdict: str, tmp_path: Path
-) -> None:
+def test_a_message_is_buried_once_a_raised_majority_has_it(nodes: str, verdict: str, tmp_path: Path) -> None:
     story = with_layouts(buried("r", *(f"node:{node}" for node in nodes if node in "ab")))
     for node in nodes.replace("a", "").replace("b", ""):
         story.add(f"node:{node}", "dead_letter", 3.1, **held(1), outcome="ok")
@@ -230,9 +228,7 @@ def test_a_first_set_that_no_line_names_has_one_more_node_at_most() -> None:
 
 
 @given(st.data())
-def test_the_set_by_which_a_round_was_counted_is_among_those_that_may_have_counted_it(
-    data: st.DataObject,
-) -> None:
+def test_the_set_that_counted_a_round_is_among_those_that_may_have_done_so(data: st.DataObject) -> None:
     """Nodes adopt a raise and moves one by one; each vote is by the layout that its node has then."""
     sets: list[Sequence[str]] = ["abc", "abcde", "bcdef", "cdefg"]
     has = dict.fromkeys("abcdefg", 0)

@@ -168,9 +168,7 @@ def test_messages_in_hand_are_given_back_when_the_worker_stops(
     assert {message.attempt for message in nodes.client.fetch("default", "dramatiq")} == {1}
 
 
-def test_a_message_in_hand_stays_with_its_consumer_when_dramatiq_makes_another_one(
-    nodes: blocking.Cluster,
-) -> None:
+def test_a_message_in_hand_stays_with_its_consumer_beside_another_one(nodes: blocking.Cluster) -> None:
     """Dramatiq does that after a pause, or an error. A hold that is not extended would have the message done twice."""
     broker = QuorumqBroker(client=nodes.client, hold_time=0.5, middleware=[])
     broker.declare_queue("default")
@@ -192,9 +190,7 @@ def test_a_message_in_hand_stays_with_its_consumer_when_dramatiq_makes_another_o
     assert (backlog.ready, backlog.held) == (2, 0)
 
 
-def test_a_consumer_that_is_closed_fetches_no_more_and_ends_with_its_last_message(
-    nodes: blocking.Cluster,
-) -> None:
+def test_a_closed_consumer_fetches_no_more_and_ends_with_its_last_message(nodes: blocking.Cluster) -> None:
     broker = QuorumqBroker(client=nodes.client, middleware=[])
     broker.declare_queue("default")
 

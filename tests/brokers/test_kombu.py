@@ -112,9 +112,7 @@ def test_bytes_and_texts_are_kept(connection: Connection) -> None:
     queue.close()
 
 
-def test_a_channel_has_no_more_than_its_prefetch_count(
-    connection: Connection, nodes: blocking.Cluster
-) -> None:
+def test_a_channel_holds_at_most_its_prefetch_count(connection: Connection, nodes: blocking.Cluster) -> None:
     publish(connection, JOBS, *range(5))
     with consuming(connection, JOBS, prefetch=2) as messages:
         drain(connection, messages, 2)
@@ -170,9 +168,7 @@ def test_no_queue_keeps_a_message_for_which_the_channel_has_no_capacity(
     assert {message.attempt for message in rest} == {1}
 
 
-def test_two_channels_of_a_connection_may_consume_one_queue(
-    connection: Connection, nodes: blocking.Cluster
-) -> None:
+def test_two_channels_of_a_connection_share_a_queue(connection: Connection, nodes: blocking.Cluster) -> None:
     publish(connection, JOBS, *range(4))
     with consuming(connection, JOBS, prefetch=2) as one, consuming(connection, JOBS, prefetch=2) as two:
         while len(one) + len(two) < 4:
@@ -331,9 +327,7 @@ def test_a_message_to_an_exchange_that_is_not_declared_is_refused(connection: Co
         Producer(channel).publish(1, exchange="none", routing_key="jobs")
 
 
-def test_a_queue_that_ends_with_its_consumers_is_refused_at_a_durable_exchange(
-    connection: Connection,
-) -> None:
+def test_a_queue_that_ends_with_its_consumers_fits_no_durable_exchange(connection: Connection) -> None:
     queue = Queue("short", Exchange("jobs"), routing_key="short", auto_delete=True, durable=False)
     with pytest.raises(UsageError, match="queue 'short' ends with its consumers"):
         publish(connection, queue, 1)
@@ -412,9 +406,7 @@ class Slow:
         self.stopped.set()
 
 
-def test_a_message_that_comes_while_its_consumer_is_stopped_is_given_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_message_for_a_stopped_consumer_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     given_back: list[Any] = []
     monkeypatch.setattr(kombu_source, "release", lambda client, consumer, message: given_back.append(message))
     consumer = Slow()
@@ -451,9 +443,7 @@ def test_a_purge_and_a_get_find_what_is_there(connection: Connection) -> None:
     assert JOBS(connection.channel()).purge() == 2
 
 
-def test_a_consumer_waits_for_a_topic_that_was_deleted(
-    connection: Connection, nodes: blocking.Cluster
-) -> None:
+def test_a_consumer_waits_for_a_deleted_topic(connection: Connection, nodes: blocking.Cluster) -> None:
     with consuming(connection, JOBS, no_ack=True) as messages:
         publish(connection, JOBS, 1)
         drain(connection, messages, 1)

@@ -331,9 +331,7 @@ def test_tasks_in_hand_are_given_back_when_the_shutdown_is_cut_off(way: str) -> 
 
 
 @looped
-async def test_a_failed_task_is_tried_again_by_the_middleware_of_taskiq(
-    nodes: aio.Cluster, broker: QuorumqBroker
-) -> None:
+async def test_a_failed_task_is_tried_again_by_middleware(nodes: aio.Cluster, broker: QuorumqBroker) -> None:
     broker.add_middlewares(SimpleRetryMiddleware(default_retry_count=3))
     ran: list[int] = []
 

@@ -592,9 +592,7 @@ def test_dev_refuses_a_directory_in_which_a_cluster_runs(tmp_path: Path) -> None
         assert cluster.config_path("n1").read_bytes() == before
 
 
-def test_dev_keeps_the_logs_of_a_cluster_that_does_not_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dev_keeps_the_logs_of_a_failed_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     begin = LocalCluster.start_all
 

@@ -162,9 +162,7 @@ def test_keys_headers_and_payloads_of_any_bytes_come_out_as_they_were(tmp_path: 
     assert (empty["payload"], empty["key"], empty["headers"]) == ("", None, {})
 
 
-def test_topics_are_chosen_by_name_or_id_and_deleted_ones_are_not_there(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_topics_are_chosen_by_name_or_id_without_deleted_ones(cluster: Cluster, tmp_path: Path) -> None:
     other = cluster.ask("a", m.CreateTopic("other")).topic  # type: ignore[union-attr]
     publish(cluster, [Message(b"x")], "other")
     path = write(cluster, "a", tmp_path / "a")

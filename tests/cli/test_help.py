@@ -197,9 +197,7 @@ def test_a_bug_is_not_dressed_up_as_an_error(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("arguments", [["init", "FILE/new"], ["demo", "--keep", "FILE/new"]])
-def test_a_path_that_cannot_be_used_is_named_without_a_traceback(
-    arguments: list[str], tmp_path: Path
-) -> None:
+def test_an_unusable_path_is_named_without_a_traceback(arguments: list[str], tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     result = CliRunner().invoke(main, [argument.replace("FILE", str(file)) for argument in arguments])

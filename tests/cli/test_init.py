@@ -79,9 +79,7 @@ def test_nothing_is_overwritten_and_nothing_half_written(tmp_path: Path) -> None
         (("--data-dir", "/data"), "each needs a directory of its own"),
     ],
 )
-def test_impossible_settings_are_refused_before_a_write(
-    tmp_path: Path, flags: tuple[str, ...], words: str
-) -> None:
+def test_impossible_settings_fail_before_a_write(tmp_path: Path, flags: tuple[str, ...], words: str) -> None:
     result = run(tmp_path / "new", *flags)
     assert result.exit_code != 0
     assert words in result.output

@@ -111,9 +111,7 @@ def blocked(pid: int) -> bool:
     return "pipe_w" in Path(f"/proc/{pid}/wchan").read_text()
 
 
-def test_in_the_background_of_a_shell_ctrl_c_stays_ignored(
-    shell: Shell, start: Callable[..., Running]
-) -> None:
+def test_in_the_background_ctrl_c_stays_ignored(shell: Shell, start: Callable[..., Running]) -> None:
     running = start("publish", "deaf", "--lines", before=deaf)
     running.type(b"first\n")
     until(lambda: running.out.read_text().count("\n") == 1, "it is published")

@@ -110,9 +110,7 @@ async def test_balance_keeps_machines_apart() -> None:
     assert all(len({on[node] for node in members}) == 3 for members in topic.replicas)
 
 
-async def test_drain_moves_everything_off_a_node_and_waits_for_the_payload(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+async def test_drain_empties_a_node_and_waits_for_the_payload(capsys: pytest.CaptureFixture[str]) -> None:
     cluster = grown()
     calls = Calls(cluster)
     await carry_out(calls, balanced, as_json=False)  # type: ignore[arg-type]
@@ -183,9 +181,7 @@ async def test_a_move_that_cannot_be_made_now_is_made_later(capsys: pytest.Captu
     assert balanced(await calls.metadata()) == []
 
 
-async def test_a_move_to_an_untrusted_node_says_so_and_is_made_later(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+async def test_a_move_to_an_untrusted_node_is_made_later(capsys: pytest.CaptureFixture[str]) -> None:
     cluster = grown(("a", "m1"), ("b", "m2"), ("c", "m3"), partitions=4)
     calls = Calls(cluster)
     to = balanced(await calls.metadata())[0].to
@@ -366,9 +362,7 @@ async def test_plans_avoid_full_nodes_and_are_refused_by_name_if_they_cannot() -
     assert await carry_out(calls, balanced, as_json=False) == len(calls.moved)  # type: ignore[arg-type]
 
 
-async def test_a_drain_says_that_a_node_which_filled_up_has_no_space_for_its_payload(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+async def test_a_drain_names_a_node_without_space_for_its_payload(capsys: pytest.CaptureFixture[str]) -> None:
     cluster = grown(partitions=1)
     calls = Calls(cluster)
     (source,) = cluster.nodes["b"].topic_named("jobs").replicas[0]  # type: ignore[union-attr]

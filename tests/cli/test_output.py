@@ -54,9 +54,7 @@ def run(
     )
 
 
-def test_fingerprints_and_addresses_are_whole_on_80_columns(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fingerprints_and_addresses_fit_80_columns(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = io.StringIO()
     for module in ("status", "common"):  # imported before the other is replaced
         monkeypatch.setattr(f"quorumq.cli.{module}.console", lambda: Console(file=shown, width=80))
@@ -92,9 +90,7 @@ def test_a_closed_output_is_no_error(shell: Shell, arguments: Sequence[str]) -> 
 
 
 @LOOKS
-def test_characters_outside_the_output_encoding_are_shown_by_number(
-    shell: Shell, arguments: Sequence[str]
-) -> None:
+def test_characters_outside_the_encoding_are_numbers(shell: Shell, arguments: Sequence[str]) -> None:
     done = run(shell, arguments, PYTHONIOENCODING="latin-1")
     assert (done.returncode, done.stderr) == (0, b"")
     assert (b"\\u4e16 is broken" in done.stdout) == (arguments[0] in ("peek", "deadletters"))

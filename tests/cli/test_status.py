@@ -238,9 +238,7 @@ def test_a_node_that_fails_over_tls_is_not_called_down(
     assert (row["up"], row["refuses"], reason in row["error"]) == (False, refuses, True)
 
 
-def test_authorities_that_cannot_be_read_are_not_taken_for_nodes_that_are_down(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_unreadable_authorities_are_not_taken_for_nodes_down(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUORUMQ_TLS_CA", "/nowhere/ca.pem")
     with pytest.raises(UsageError, match=r"tls_ca /nowhere/ca.pem: No such file"):
         cluster_report(["127.0.0.1:1"])

@@ -94,9 +94,7 @@ def stopped(worker: Running) -> dict[str, int]:
 
 
 @pytest.mark.e2e
-def test_two_workers_share_jobs_and_sigterm_counts_nothing(
-    shell: Shell, start: Start, tmp_path: Path
-) -> None:
+def test_two_workers_share_jobs_and_sigterm_is_free(shell: Shell, start: Start, tmp_path: Path) -> None:
     shell("topics create jobs --max-deliveries 1")
     shell("groups create jobs g")
     workers = [start("work", "jobs", "tasks:paired", "--group", "g", "--json") for _ in range(2)]
@@ -107,9 +105,7 @@ def test_two_workers_share_jobs_and_sigterm_counts_nothing(
 
 
 @pytest.mark.e2e
-def test_a_worker_that_joins_late_gets_what_the_first_has_not_begun(
-    shell: Shell, start: Start, tmp_path: Path
-) -> None:
+def test_a_late_worker_gets_what_the_first_has_not_begun(shell: Shell, start: Start, tmp_path: Path) -> None:
     shell("topics create late --max-deliveries 1")
     shell("publish late", *(str(number) for number in range(12)))
     first = start("work", "late", "tasks:gated", "--group", "g", "--json")
@@ -166,9 +162,7 @@ def test_a_stop_that_interrupts_a_job_costs_it_no_attempt(shell: Shell, start: S
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("concurrency", [pytest.param(1, marks=pytest.mark.soak), 8])
-def test_one_poison_message_kills_its_worker_and_no_neighbour(
-    shell: Shell, start: Start, concurrency: int
-) -> None:
+def test_one_poison_message_kills_its_worker_alone(shell: Shell, start: Start, concurrency: int) -> None:
     topic = f"poison-{concurrency}"
     shell(f"topics create {topic} --max-deliveries 3")
     shell(f"publish {topic}", *(str(number) for number in range(41)))

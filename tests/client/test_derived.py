@@ -236,9 +236,7 @@ async def test_an_unknown_output_retried_makes_no_second_message() -> None:
 
 
 @pytest.mark.parametrize("partitions", [2, 3])
-async def test_outputs_follow_to_the_topic_that_was_made_again_if_their_partition_stays(
-    partitions: int,
-) -> None:
+async def test_outputs_follow_to_a_topic_made_again_if_their_partition_stays(partitions: int) -> None:
     """They were NotFound once, though the topic was there."""
     async with fake_cluster() as cluster, connected(cluster) as client, connected(cluster, "b") as other:
         await client.create_topic("out", partitions=2)

@@ -499,9 +499,7 @@ async def test_a_purge_of_which_no_one_knows_how_far_it_came_is_done_again() -> 
 
 
 @pytest.mark.parametrize(("purged", "error"), [(0, NotStored), (10, OutcomeUnknown)])
-async def test_a_purge_that_fails_in_its_second_partition_has_done_something(
-    purged: int, error: type[QuorumqError]
-) -> None:
+async def test_a_purge_that_fails_halfway_has_done_something(purged: int, error: type[QuorumqError]) -> None:
     async with jobs(partitions=2) as (cluster, client):
         await client.create_group("jobs", "g")
         for _ in range(purged):

@@ -121,9 +121,7 @@ async def test_a_name_that_is_looked_up_while_its_topic_is_replaced_goes_to_the_
 
 
 @pytest.mark.parametrize("window", [None, 60])
-async def test_a_name_of_a_topic_that_was_made_again_is_one_message_of_the_new_one(
-    window: int | None,
-) -> None:
+async def test_a_name_in_a_topic_made_again_is_one_message_of_the_new_one(window: int | None) -> None:
     """It was NotFound once, though the topic was there."""
     async with fake_cluster() as cluster, connected(cluster) as client, connected(cluster) as other:
         await client.create_topic("jobs")

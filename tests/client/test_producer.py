@@ -318,9 +318,7 @@ async def test_leaving_raises_what_no_one_waited_for() -> None:
 
 
 @pytest.mark.parametrize("received", [0, 1])
-async def test_a_wait_that_was_given_up_and_one_for_another_message_of_the_batch_hear_for_no_one(
-    received: int,
-) -> None:
+async def test_a_wait_given_up_and_one_for_another_of_the_batch_hear_for_no_one(received: int) -> None:
     async with jobs() as (cluster, client):
         with pytest.raises(OutcomeUnknown) as caught:  # noqa: PT012
             async with client.producer("jobs", timeout=2.0) as producer:
@@ -466,9 +464,7 @@ async def test_usage_errors_are_raised_at_once_and_a_full_disk_in_the_end(
 
 
 @pytest.mark.parametrize("code", ["conflict", "session-closed", "usage"])
-async def test_a_refusal_after_an_attempt_of_unknown_outcome_does_not_say_that_nothing_is_stored(
-    code: str,
-) -> None:
+async def test_a_refusal_after_an_unknown_outcome_does_not_say_that_nothing_is_stored(code: str) -> None:
     """Other bytes may have won at the replicas that the second node asked, and ours are at the first one's."""
     async with jobs() as (cluster, client), client.producer("jobs") as producer:
         codes = iter(["outcome-unknown", code])

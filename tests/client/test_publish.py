@@ -516,9 +516,7 @@ async def test_a_cancelled_publish_that_is_given_up_is_logged(caplog: pytest.Log
         cluster.mute.clear()
 
 
-async def test_failover_is_logged_once_a_node_and_not_for_each_request(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_failover_is_logged_once_a_node_not_each_request(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "quorumq.client")
     async with fake_cluster() as cluster, connected(cluster) as client:
         await client.publish("jobs", b"0")
@@ -625,9 +623,7 @@ async def test_a_batch_without_a_turn_before_its_timeout_is_never_sent() -> None
         ({"xyzzy": 5}, "nothing near. It has payload, json, key"),
     ],
 )
-async def test_an_option_that_there_is_not_is_refused_with_the_nearest(
-    options: dict[str, Any], said: str
-) -> None:
+async def test_an_unknown_option_is_refused_with_the_nearest(options: dict[str, Any], said: str) -> None:
     async with fake_cluster() as cluster, connected(cluster) as client:
         with pytest.raises(TypeError, match=said):
             await client.publish("jobs", b"x", **options)

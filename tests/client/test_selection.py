@@ -35,9 +35,7 @@ def entry(start: int, stop: int, death: Death | None = DEATH) -> Peek:
         (4, 0, []),
     ],
 )
-def test_lists_have_as_many_messages_as_they_may_have(
-    most: int, limit: float, sizes: list[list[int]]
-) -> None:
+def test_lists_have_as_many_messages_as_allowed(most: int, limit: float, sizes: list[list[int]]) -> None:
     closed: list[bool] = []
 
     async def listing() -> AsyncGenerator[Peek, None]:

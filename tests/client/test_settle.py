@@ -549,9 +549,7 @@ def delivery(number: int = 0) -> Delivery:
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 40)), min_size=1, max_size=30), st.randoms())
-def test_each_ticket_hears_what_was_said_of_its_message(
-    requests: list[tuple[int, int]], rng: random.Random
-) -> None:
+def test_each_ticket_hears_of_its_message(requests: list[tuple[int, int]], rng: random.Random) -> None:
     """The fast way through spans, against a dictionary of single messages."""
     lots = [delivery(number) for number in range(3)]
     tickets = [Settleable(lots[which], seq) for which, seq in requests]
@@ -614,9 +612,7 @@ async def test_a_failed_whole_request_is_tried_elsewhere() -> None:
 
 
 @pytest.mark.parametrize("action", ["ack", "reject", "dead_letter", "extend"])
-async def test_the_requests_that_many_messages_take_share_the_time(
-    action: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_requests_of_many_messages_share_time(action: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settle_module, "SPANS_MAX", 1)
     async with jobs(partitions=4) as (cluster, client):
         async with client.producer("jobs") as producer:
@@ -652,9 +648,7 @@ async def unconfirmed(message: Message, timeout: float) -> None:
         await message.ack(timeout=timeout)
 
 
-async def test_a_peek_that_goes_on_at_another_replica_shows_each_message_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_peek_goes_on_at_another_replica_without_doubles(monkeypatch: pytest.MonkeyPatch) -> None:
     """A page ends at a batch number of the replica that gave it. Another replica has other numbers."""
     monkeypatch.setattr(peek_module, "PEEK_LIMIT", 1)
     async with fake_cluster() as cluster, connected(cluster) as other, connected(cluster, "c") as client:

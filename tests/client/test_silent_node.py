@@ -50,9 +50,7 @@ async def test_a_node_that_gave_no_sign_of_life_is_asked_last_until_a_while_has_
         assert cluster.of(Metadata)[-1][0] == "a"
 
 
-async def test_a_fetch_and_a_reject_are_not_doubled_and_go_elsewhere_when_the_connection_is_given_up() -> (
-    None
-):
+async def test_a_fetch_and_a_reject_are_not_doubled_when_the_connection_is_given_up() -> None:
     async with jobs(2) as (cluster, client):
         (message,) = await client.fetch("jobs", "g", max_messages=1)
         cluster.mute.add("a")

@@ -159,9 +159,7 @@ async def started(consumer: Consumer, log: Log) -> None:
 
 
 @pytest.mark.parametrize("reader", [each, lists, taken, started])
-async def test_whoever_reads_gets_suspects_however_it_reads(
-    reader: Callable[[Consumer, Log], Awaitable[None]],
-) -> None:
+async def test_all_readers_get_suspects_alike(reader: Callable[[Consumer, Log], Awaitable[None]]) -> None:
     async with with_suspects(3, 60) as (_, client):
         log = Log()
         with trio.move_on_after(9.0):
@@ -285,9 +283,7 @@ async def crashed(client: Client, count: int, crashes: int) -> None:
 
 
 @pytest.mark.parametrize(("crashes", "times"), [(1, 1.3), (2, 2.0), (3, 3.0)])
-async def test_a_pool_that_was_killed_goes_on_with_nearly_all_of_its_slots(
-    crashes: int, times: float
-) -> None:
+async def test_a_killed_pool_goes_on_with_nearly_all_of_its_slots(crashes: int, times: float) -> None:
     """16 jobs of 2 s were in hand, 48 wait behind: 8 s of work for 16 slots."""
     async with fake_cluster() as cluster, connected(cluster) as client:
         await crashed(client, 16, crashes)

@@ -94,9 +94,7 @@ async def test_times_of_a_topic_may_be_timedeltas() -> None:
         (lambda client: client.create_topic("other", backoff=["1s"]), "backoff is '1s'"),
     ],
 )  # fmt: skip
-async def test_a_value_of_the_wrong_type_is_named_and_the_client_goes_on(
-    wrong: Callable[[Client], Any], said: str
-) -> None:
+async def test_a_value_of_the_wrong_type_is_named(wrong: Callable[[Client], Any], said: str) -> None:
     async with jobs() as (_, client):
         with pytest.raises(UsageError, match=said):
             await wrong(client)
@@ -306,9 +304,7 @@ async def test_text_that_is_not_unicode_is_named(options: dict[str, Any], said: 
     ],
 )
 @pytest.mark.parametrize("several", [False, True])
-async def test_a_view_of_memory_is_published_as_the_bytes_of_its_items(
-    view: Any, contents: bytes, several: bool
-) -> None:
+async def test_a_view_of_memory_is_published_as_its_bytes(view: Any, contents: bytes, several: bool) -> None:
     """One of items of several bytes was stored with a wrong length, and no consumer could read it."""
     async with jobs() as (_, client):
         if several:
@@ -544,9 +540,7 @@ def test_a_host_that_has_replaced_sockets_is_named(
 
 
 @in_real_time
-async def test_tls_that_the_environment_asked_for_is_named(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+async def test_tls_of_the_environment_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """F13: "closed during the TLS handshake" after 30 s, and no word why TLS was spoken."""
     ca = tmp_path / "ca.pem"
     ca.write_bytes(trustme.CA().cert_pem.bytes())
@@ -633,9 +627,7 @@ FRONTS: dict[str, Any] = {"trio": trio_client, "aio": aio, "blocking": blocking}
      ("Client", "subscribe", "consumer(topic, group)"), ("Client", "queue_declare", "create_topic()"),
      ("Consumer", "poll", "take()"), ("Producer", "produce", "send()")],
 )  # fmt: skip
-def test_a_call_of_another_queue_is_refused_with_the_one_here(
-    front: str, kind: str, name: str, here: str
-) -> None:
+def test_a_call_of_another_queue_is_refused_with_ours(front: str, kind: str, name: str, here: str) -> None:
     cls = getattr(FRONTS[front], kind)
     with pytest.raises(AttributeError, match=re.escape(f"no attribute {name!r}: here it is {here}")):
         getattr(cls.__new__(cls), name)

@@ -111,9 +111,7 @@ def test_no_step_looks_at_a_whole_backlog(batches: int, monkeypatch: pytest.Monk
     assert replica_of(cluster).group("g").available.messages == 0
 
 
-def test_a_rewind_to_a_time_looks_first_at_the_messages_that_it_covers(
-    few: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rewind_to_a_time_looks_first_at_what_it_covers(few: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a FETCH would wait until the group has looked at a backlog, and it gets nothing of it."""
     cluster, topic, producer_id = backlog(30)
     cluster.ask("a", m.SetGroup("jobs", "g"))
@@ -263,9 +261,7 @@ def test_no_one_hears_that_nothing_is_left_while_a_group_has_not_looked_at_all()
     assert seqs(answered(cluster, "a", fetch())) == [39]
 
 
-def test_no_batch_is_reclaimed_while_a_group_that_reads_it_has_no_view(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_no_batch_is_reclaimed_while_a_reading_group_has_no_view(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster, _, _ = backlog(1, sync_interval=1.0)
     cluster.ask("a", m.AckRequest(receipts(cluster.ask("a", fetch()))))
     replica = replica_of(cluster)

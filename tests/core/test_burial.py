@@ -150,9 +150,7 @@ def test_after_a_start_whose_time_of_day_moved_the_others_say_what_is_too_old(re
 
 @pytest.mark.parametrize("own", [False, True])
 @pytest.mark.parametrize("restarted", ["a", "ab", "abc"])
-def test_a_fetch_after_a_start_whose_time_of_day_moved_expires_only_what_certain_clocks_say(
-    restarted: str, own: bool
-) -> None:
+def test_a_fetch_after_a_clock_change_expires_only_what_certain_clocks_say(restarted: str, own: bool) -> None:
     cluster = Cluster(hold_time_max=5.0)
     topic, producer_id = published(cluster, 0, ttl_s=0.0 if own else MINUTE_S)
     cluster.ask("a", fetch(hold_time=1.0))
@@ -249,9 +247,7 @@ def test_a_round_looks_at_so_many_groups_and_all_have_their_turn(monkeypatch: py
     assert len({*rounds[0], *rounds[1], *rounds[2], *rounds[3]}) == 60
 
 
-def test_a_message_that_runs_out_of_deliveries_has_its_own_group_looked_at(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_message_out_of_deliveries_has_its_own_group_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster()
     published(cluster, 2, max_deliveries=1)
     for number in range(30):

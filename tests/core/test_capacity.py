@@ -112,9 +112,7 @@ def test_sessions_of_a_partition() -> None:
     )
 
 
-def test_sessions_of_a_topic_count_in_each_partition_until_nothing_of_them_is_left(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_sessions_of_a_topic_count_per_partition_until_all_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("quorumq.core.partition.storing.PRODUCER_IDS_PER_TOPIC_MAX", 3)
     cluster = Cluster(auto_create_topics=True)
     topic = cluster.topic(partitions=3)

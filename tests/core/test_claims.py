@@ -226,9 +226,7 @@ def test_a_claim_is_durable_before_it_is_promised_and_no_claim_costs_nothing() -
     assert all(len(cluster.journals[name]) == before[name] + 1 for name in "abc")
 
 
-def test_a_claim_is_refused_where_it_cannot_be_written_and_beyond_a_week(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_claim_is_refused_without_space_and_beyond_a_week(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = with_messages(1, hold_time_max=4.0)
     got = receipts(cluster.ask("a", fetch(hold_time=HOLD_S)))
     check_failed(cluster.ask("a", m.ExtendRequest(got, 8 * 86400.0, 0.0)), None, "604800")

@@ -391,9 +391,7 @@ def test_a_node_that_is_learning_answers_no_proposal() -> None:
     ],
     ids=["topic", "group", "group from latest", "deletion"],
 )
-def test_a_refusal_that_comes_before_a_vote_is_no_vote(
-    request_: m.CreateTopic | m.SetGroup | m.DeleteGroup,
-) -> None:
+def test_a_refusal_before_a_vote_is_no_vote(request_: m.CreateTopic | m.SetGroup | m.DeleteGroup) -> None:
     """b and c is not trusted, and e is down: a and d are no majority, however late d answers."""
     cluster = Cluster(5)
     cluster.topic()

@@ -433,9 +433,7 @@ def test_the_count_of_partitions_outlives_packing() -> None:
     assert all(it.all_partitions == 3 for it in sent_packed)
 
 
-def test_a_moment_of_difference_sends_no_page_and_a_lasting_one_a_few(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_brief_difference_sends_no_page_and_a_lasting_one_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
     """A deletion under way makes two nodes' buckets differ: a page of a million names has 200 kB."""
     monkeypatch.setattr("quorumq.core.node.upkeep.DELETED_PAGES_TOLD", 2)
     cluster = packing()
@@ -483,9 +481,7 @@ def test_a_full_disk_packs_nothing_and_loses_nothing() -> None:
     assert counts(cluster) == [(2, 0)] * 3
 
 
-def test_packed_registers_that_came_from_a_peer_get_a_page_when_they_are_many(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_packed_registers_of_a_peer_get_a_page_when_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("quorumq.core.cluster.deleted_names.UNSAVED_MAX", 8)
     cluster = packing()
     for number in range(20):
@@ -558,9 +554,7 @@ def test_a_packed_register_counts_as_it_did_before(rule: bool, without: Without)
     assert serves(cluster, "b", topic) is not rule
 
 
-def test_a_packed_register_is_taken_in_under_the_name_that_is_known_here(
-    rule: bool, without: Without
-) -> None:
+def test_a_packed_register_comes_in_under_the_name_known_here(rule: bool, without: Without) -> None:
     """a has a view of the group, from a HOLD, and no register."""
     without("quorumq.core.requests.packing._without_register", lambda *_: {})
     cluster = packing()

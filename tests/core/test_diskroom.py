@@ -132,9 +132,7 @@ def test_an_extend_writes_nothing_so_that_it_is_never_refused() -> None:
 
 
 @pytest.mark.parametrize("capacity", ROOMS)
-def test_holds_run_out_at_every_capacity_and_attempts_are_counted_while_they_can_be_written(
-    capacity: Capacity,
-) -> None:
+def test_holds_run_out_at_every_capacity_and_attempts_count_where_written(capacity: Capacity) -> None:
     world = World()
     world.fill(capacity)
     world.cluster.advance(11)

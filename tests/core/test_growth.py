@@ -279,9 +279,7 @@ def test_a_group_from_latest_passes_over_the_most_sessions_there_may_be_in_secon
     assert took <= 15.0, f"{took:.1f} s of processor time on three nodes"
 
 
-def test_no_step_takes_long_where_a_topic_gets_a_thousand_partitions_for_many_groups(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_no_step_takes_long_where_a_topic_grows_for_many_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     """The partitions are made in one step, as they are confirmed by one; their nodes are drawn in another."""
     cluster = Cluster(checks=False, **QUIET)
     cluster.topic()
@@ -291,9 +289,7 @@ def test_no_step_takes_long_where_a_topic_gets_a_thousand_partitions_for_many_gr
     assert max(steps) <= SLACK * 1.6 * STEP_CALLS_MAX, sorted(steps)[-5:]
 
 
-def test_no_step_takes_long_where_nodes_compare_many_partitions_of_many_groups(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_no_step_takes_long_where_many_partitions_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(sync_interval=600.0, checks=False)
     topic = cluster.topic(partitions=512)
     for number in range(32):

@@ -254,9 +254,7 @@ def test_a_message_that_comes_after_its_tombstone_is_dead_on_arrival() -> None:
     assert not replica_of(cluster, "c").group("g").available.messages
 
 
-def test_however_torn_the_tombstones_are_none_is_dropped_and_they_close_up_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_torn_tombstones_are_never_dropped_and_close_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every other message of 4,200 is acked: more runs than fit one message between nodes."""
     monkeypatch.setattr(
         NodeCore, "check", lambda core, now: None

@@ -24,9 +24,7 @@ def test_a_fetch_on_a_node_without_links_is_refused_at_once() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_so_is_one_of_a_group_that_has_not_looked_at_all_batches(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_so_is_one_of_a_group_that_has_not_looked_at_all(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """It began a round on what it had looked at, without end in one step."""
     cluster = Cluster(3, seed)
     topic = cluster.topic(partitions=2)
@@ -83,9 +81,7 @@ def test_no_node_asks_a_peer_that_cannot_answer_yet(monkeypatch: pytest.MonkeyPa
     assert isinstance(cluster.ask("a", publish), m.PublishReply)
 
 
-def test_a_node_without_a_directory_asks_again_once_the_others_can_answer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_empty_node_asks_again_once_others_can_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = with_messages(3)
     cluster.kill("a")
     cluster.journals["a"] = []

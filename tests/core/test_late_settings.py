@@ -257,9 +257,7 @@ def test_a_promise_above_the_reserve_waits_for_the_disk() -> None:
 
 
 @pytest.mark.parametrize("name", PROMISED)
-def test_a_change_is_made_above_what_another_voter_has_promised_to_a_clock_that_is_far_ahead(
-    name: str,
-) -> None:
+def test_a_change_is_made_above_what_another_voter_promised_to_a_clock_far_ahead(name: str) -> None:
     case = PROMISED[name]
     cluster = made()
     cluster.nodes["c"].state.clock.value += 1 << 40

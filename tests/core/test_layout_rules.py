@@ -63,9 +63,7 @@ _start = LayoutCoordinator.start
 
 
 @pytest.mark.parametrize("without", ["", "announce", "adopt what is chosen"])
-def test_a_wiped_node_votes_in_no_set_that_it_may_have_left(
-    without: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wiped_node_votes_in_no_set_it_may_have_left(without: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its only slot went to d, which it told; it is wiped, and hears e and f, which know of no adopted layout."""
     if without == "announce":
         monkeypatch.setattr(LayoutCoordinator, "start", adopts_at_once)
@@ -104,9 +102,7 @@ def test_a_wiped_node_votes_in_no_set_that_it_may_have_left(
     assert bool(again) == (without == "announce"), "what was acked is delivered again without the rule"
 
 
-def test_no_set_is_proposed_while_a_slot_of_the_present_one_is_not_trusted(
-    rule: bool, without: Without
-) -> None:
+def test_no_set_is_proposed_while_a_present_slot_is_not_trusted(rule: bool, without: Without) -> None:
     """c's slot goes to d and back before d learned anything. b is wiped: then no node knows b's and c's promises."""
     without(LayoutCoordinator, "may_propose", lambda *args: True)
     cluster, topic, (a, b, c), (d, e) = made()
@@ -131,9 +127,7 @@ def test_a_move_does_not_wait_for_the_node_that_loses_its_slot() -> None:
     assert all(is_voter(cluster, name, topic) for name in (a, b, d))
 
 
-def test_a_node_that_never_knew_of_its_slot_says_that_it_promised_nothing(
-    rule: bool, without: Without
-) -> None:
+def test_a_node_that_never_knew_its_slot_says_it_promised_nothing(rule: bool, without: Without) -> None:
     """c was away when the topic was made. Its slot goes to d, and b is wiped: a and c are left to tell d."""
     without(Placing, "make_source", lambda *args: None)
     _, topic, (a, b, c), (d, e) = made()
@@ -203,9 +197,7 @@ def test_a_layout_that_was_chosen_is_adopted_though_its_coordinator_dies() -> No
     assert all(core.topics[topic.id].layout_number >= 2 for core in cluster.nodes.values())
 
 
-def test_payload_outlives_a_disk_that_is_lost_beside_a_move(
-    rule: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_payload_outlives_a_disk_lost_beside_a_move(rule: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """a and b have the message, and a's slot goes to d; b is wiped before any node pulls it."""
     cluster, topic, (a, b, c), (d, e) = made()
     cluster.drop = lambda sender, to, message: to == c or isinstance(message, m.SyncPull | m.SourceRequest)
@@ -383,9 +375,7 @@ def test_a_move_ends_though_answers_take_longer_than_the_pause_between_questions
     assert cluster.nodes[other].state.trusted == (without != "earlier questions")
 
 
-def test_a_slot_that_comes_back_drops_messages_of_producer_ids_closed_meanwhile(
-    rule: bool, without: Without
-) -> None:
+def test_a_slot_that_comes_back_drops_messages_of_ids_closed_since(rule: bool, without: Without) -> None:
     """It was not asked if it was done with them, and no other node has records of them any more."""
     without(Closing, "learn_closed", lambda self, numbers, now, new_slot: self.close(numbers))
     cluster = Cluster(3, hold_time_max=1.0, heartbeat=2.0, session_idle=3.0)

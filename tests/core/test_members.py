@@ -239,9 +239,7 @@ def test_a_node_that_was_added_waits_for_no_dead_one(monkeypatch: pytest.MonkeyP
     assert not cluster.nodes["e"].state.trusted, "it waits until c says that it never saw it"
 
 
-def test_nodes_that_were_never_trusted_do_not_wait_for_each_other(
-    rule: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nodes_never_trusted_do_not_wait_for_each_other(rule: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A partition of both may be made before either has begun. A restart before they have changes nothing."""
     cluster = GrowingCluster(3)
     cluster.change("d")
@@ -372,9 +370,7 @@ def test_a_moved_directory_is_confirmed_by_members_that_were_added(rule: bool, w
         assert cluster.nodes["c"].state.trusted
 
 
-def test_answers_about_registers_name_the_starts_of_all_members(
-    rule: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_answers_about_registers_name_starts_of_members(rule: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if the nodes know different layouts: numbers of members stay the same."""
     cluster = GrowingCluster(3)
     cluster.add("d")
@@ -694,9 +690,7 @@ def created(cluster: GrowingCluster, through: str, name: str) -> object:
     return cluster.replies[key]
 
 
-def test_a_removal_is_not_proposed_beside_a_topic_that_may_be_chosen_there(
-    rule: bool, without: Without
-) -> None:
+def test_a_removal_is_not_proposed_beside_a_topic_to_be_chosen_there(rule: bool, without: Without) -> None:
     """a accepts the topic and c the removal. b is wiped, and learns both: it can accept neither."""
     without(voterslots, "undecided_on", lambda catalogue, nodes: [])
     cluster, name = half_known_topic()
@@ -713,9 +707,7 @@ def test_a_removal_is_not_proposed_beside_a_topic_that_may_be_chosen_there(
     assert isinstance(created(cluster, "c", name), m.TopicReply) is rule
 
 
-def test_a_topic_on_a_drained_node_is_passed_over_if_a_majority_never_accepted_it(
-    rule: bool, without: Without
-) -> None:
+def test_a_topic_on_a_drained_node_is_passed_over_without_a_majority(rule: bool, without: Without) -> None:
     accept = Proposer.accept
     without(Proposer, "_on_promised", lambda self, a, b, round_, now: accept(self, a, b, now))
     cluster, name = half_known_topic()
@@ -732,9 +724,7 @@ def stands_never(
 
 
 @pytest.mark.parametrize("silent", ["b", "c"])
-def test_a_topic_on_a_drained_node_that_may_have_been_chosen_is_made(
-    silent: str, rule: bool, without: Without
-) -> None:
+def test_a_topic_that_a_drained_node_may_have_is_made(silent: str, rule: bool, without: Without) -> None:
     """a has accepted it, one other voter has not, and the third is gone for good: it may have accepted it, too."""
     without(proposing, "contradiction", stands_never)
     cluster, name = half_known_topic()
@@ -747,9 +737,7 @@ def test_a_topic_on_a_drained_node_that_may_have_been_chosen_is_made(
         assert f"d still keeps {name}/0" in kept.detail
 
 
-def test_a_topics_layout_that_may_have_been_chosen_keeps_no_other_from_being_chosen(
-    rule: bool, without: Without
-) -> None:
+def test_a_layout_that_may_be_chosen_keeps_no_other_from_it(rule: bool, without: Without) -> None:
     without(proposing, "contradiction", stands_never)
     cluster = GrowingCluster(3)
     cluster.topic("jobs")

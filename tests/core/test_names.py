@@ -262,9 +262,7 @@ def test_a_promise_for_unused_windows_outlasts_a_crash() -> None:
 
 
 @pytest.mark.parametrize("limit", ["NAMES_PER_PARTITION_MAX", "NAMES_PER_TOPIC_MAX"])
-def test_names_are_bounded_and_take_no_capacity_from_sessions(
-    monkeypatch: pytest.MonkeyPatch, limit: str
-) -> None:
+def test_names_are_bounded_and_take_no_session_space(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
     monkeypatch.setattr(f"quorumq.core.partition.storing.{limit}", 4)
     monkeypatch.setattr("quorumq.core.partition.storing.SESSIONS_PER_PARTITION_MAX", 1)
     cluster = Cluster()

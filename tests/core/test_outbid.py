@@ -104,9 +104,7 @@ def test_a_change_is_ok_only_above_what_a_voter_has_promised(name: str, ahead: i
 
 @pytest.mark.parametrize("name", CHANGES)
 @pytest.mark.parametrize(("lost", "code"), [("all", Code.TOO_FEW_REPLICAS), ("later", Code.OUTCOME_UNKNOWN)])
-def test_a_change_whose_promises_do_not_come_is_unknown_if_it_was_written_before(
-    name: str, lost: str, code: str
-) -> None:
+def test_a_change_without_promises_is_unknown_if_written_before(name: str, lost: str, code: str) -> None:
     cluster, _ = promised(name)
     before = value_of(cluster, name, "b")
     if lost == "all":
@@ -199,9 +197,7 @@ def test_a_promise_lowers_no_reserve_that_is_on_its_way_to_the_disk(highest: int
     ],
     ids=["rewind", "deletion"],
 )
-def test_a_change_of_a_group_that_was_chosen_and_overtaken_is_no_definite_no(
-    request_: Any, after: tuple[Any, ...]
-) -> None:
+def test_a_group_change_that_was_overtaken_is_no_definite_no(request_: Any, after: tuple[Any, ...]) -> None:
     """Another node completes the proposal, and goes on from there, before a counts the answers."""
     cluster, _ = promised("pause")
     topic, _ = registers(cluster, "a")

@@ -251,9 +251,7 @@ def test_a_crash_between_the_record_and_the_drop_drops_the_batch_at_the_next_sta
     assert replica_of(cluster, "a").batches.reclaimed.messages == 10
 
 
-def test_a_start_drops_batches_of_which_it_keeps_nothing_in_chunks_of_bounded_size(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_start_drops_empty_batches_in_chunks_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(placing, "DROPPED_MAX", 3)
     cluster = with_messages()
     stored = next(record for record in cluster.journals["a"] if isinstance(record, BatchStored))

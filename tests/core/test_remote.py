@@ -117,9 +117,7 @@ def test_a_fetch_of_one_message_asks_every_node(number: int) -> None:
 
 
 @pytest.mark.parametrize(("most", "client"), [(7, "a"), (5, "e")])
-def test_sub_fetches_that_moves_end_bring_no_more_messages_than_were_asked_for(
-    most: int, client: str
-) -> None:
+def test_sub_fetches_that_moves_end_bring_no_more_than_asked_for(most: int, client: str) -> None:
     """A share is divided once more when a sub-fetch ends, and each node is asked for one message at least."""
     for seed in range(10):
         cluster, rng = Cluster(5), random.Random(seed)

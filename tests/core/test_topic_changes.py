@@ -461,9 +461,7 @@ def test_deleted_topics_are_not_matched_and_end_no_consumer_of_a_pattern() -> No
     assert cluster.ask("c", m.Metadata(("t*",))).topics == ()
 
 
-def test_a_pattern_over_more_partitions_than_one_fetch_looks_at_gets_to_all(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_pattern_over_more_partitions_than_a_fetch_gets_to_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "FETCH_PARTITIONS_MAX", 3)
     cluster = Cluster()
     for number in range(8):

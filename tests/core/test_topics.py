@@ -101,9 +101,7 @@ DECISIONS = st.builds(
 
 
 @given(DECISIONS, DECISIONS, DECISIONS)
-def test_promises_and_accepted_values_merge_in_any_order(
-    one: Decision, two: Decision, three: Decision
-) -> None:
+def test_promises_and_values_merge_in_any_order(one: Decision, two: Decision, three: Decision) -> None:
     assert merge_decisions(one, one) == one
     assert merge_decisions(one, two) == merge_decisions(two, one)
     merged = merge_decisions(merge_decisions(one, two), three)

@@ -35,9 +35,7 @@ def again(cluster: Cluster, nodes: str, how: str) -> None:
 
 @pytest.mark.parametrize(("nodes", "how"), [("b", "kill"), ("ab", "kill"), ("ba", "stop")])
 @pytest.mark.parametrize("opened", ["rewound", "purged", "deleted", "deleted first"])
-def test_a_live_hold_outlasts_restarts_however_the_message_is_opened_again(
-    opened: str, nodes: str, how: str
-) -> None:
+def test_a_live_hold_outlasts_restarts_and_all_ways_to_reopen(opened: str, nodes: str, how: str) -> None:
     """a1 is live at a and b, and c has not heard of it. a0 is acked late, and the message opened again."""
     cluster = with_messages(1)
     first = got(cluster, "a", 5.0)

@@ -61,9 +61,7 @@ class Parked:
         return max(step.count(GREEDY) for step in self.steps)
 
 
-def test_one_message_wakes_a_few_of_a_client_in_a_step_and_every_group_in_the_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_one_message_wakes_a_few_in_a_step_and_all_groups_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     parked = Parked(monkeypatch, 600)
     parked.publish(0)
     assert parked.cluster.replies.get(parked.calm), "it waits for nobody"
@@ -74,9 +72,7 @@ def test_one_message_wakes_a_few_of_a_client_in_a_step_and_every_group_in_the_en
     assert sum(map(len, parked.steps)) < 5 * GROUPS, "nobody else looks"
 
 
-def test_many_that_have_waited_long_enough_at_once_are_answered_a_few_in_a_step(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_many_that_waited_long_are_answered_a_few_in_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     parked = Parked(monkeypatch, 300, wait=5.0)
     parked.cluster.advance(4.4)
     assert not parked.cluster.replies.get(parked.calm)

@@ -52,9 +52,7 @@ HELLO = b"".join(encode_message(client_hello(), request=1))
         pytest.param(b"".join(encode_message(m.StatusRequest(), request=1)), id="a request before hello"),
     ],
 )
-def test_bytes_outside_the_protocol_close_their_own_connection(
-    shared: LocalCluster, bystander: Raw, data: bytes
-) -> None:
+def test_unknown_bytes_close_their_own_connection(shared: LocalCluster, bystander: Raw, data: bytes) -> None:
     with Raw(shared.addresses[0], hello=False) as stranger:
         stranger.sock.sendall(data)
         assert stranger.is_closed()

@@ -338,9 +338,7 @@ async def serve(app: Any, lines: list[str]) -> None:
     assert {event["status"] for event in sent if "status" in event} == {202}
 
 
-def test_a_service_in_threads_ends_its_pool_when_its_server_ends(
-    cluster: LocalCluster, client: Client
-) -> None:
+def test_a_service_in_threads_ends_with_its_server(cluster: LocalCluster, client: Client) -> None:
     lines: list[str] = []
     (port,) = free_ports(1)
     main = web_service("in_threads", cluster, lines, PORT=str(port))["main"]

@@ -139,9 +139,7 @@ def test_a_full_disk_refuses_publishes_takes_acks_and_gives_space_back(
 
 
 @pytest.mark.soak
-def test_dead_letters_on_a_full_disk_end_no_node_and_it_starts_again(
-    small_disk: Path, tmp_path: Path
-) -> None:
+def test_dead_letters_on_a_full_disk_end_no_node(small_disk: Path, tmp_path: Path) -> None:
     """The reserve is for acks: other requests do not use it (docs/protocol.md, ROOM)."""
     path = write_config(
         tmp_path,

@@ -134,9 +134,7 @@ async def killed(here: Scene, times: int, job_s: float, in_hand: int = SIZE) -> 
 
 
 @pytest.mark.parametrize(("times", "bar"), [(1, 1.3), (2, 2.0), (3, 3.0)])
-def test_a_pool_that_is_killed_is_done_about_when_it_would_have_been(
-    shared: LocalCluster, times: int, bar: float
-) -> None:
+def test_a_killed_pool_is_done_when_it_would_have_been(shared: LocalCluster, times: int, bar: float) -> None:
     async def main() -> None:
         async with location(shared, f"killed{times}") as here:
             await here.publish(str(number) for number in range(4 * SIZE))
@@ -192,9 +190,7 @@ def test_one_poison_among_sixty_dies_alone_after_a_few_crashes(shared: LocalClus
 
 
 @pytest.mark.parametrize("max_deliveries", [1, 2])
-def test_with_few_deliveries_no_neighbour_of_a_second_kill_dies(
-    shared: LocalCluster, max_deliveries: int
-) -> None:
+def test_with_few_deliveries_no_neighbour_of_a_kill_dies(shared: LocalCluster, max_deliveries: int) -> None:
     async def main() -> None:
         async with location(shared, f"few{max_deliveries}", max_deliveries) as here:
             await here.publish(str(number) for number in range(40))

@@ -34,9 +34,7 @@ async def test_balancers_learn_when_a_gateway_stops() -> None:
         assert (await call(app, get("/ready"), b"", None)).status == 503
 
 
-async def test_a_balancer_is_answered_while_requests_of_its_address_wait(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_balancer_is_answered_while_its_address_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shares, "WAITING_MAX", 1)
     async with world() as it, trio.open_nursery() as nursery:
         app, share = make_app(it.gateway), it.gateway.shares.of(("127.0.0.1", ""))

@@ -25,9 +25,7 @@ LOOKS_S = 3 * gateway.REREAD_S
 """Seconds after which a changed file counts: it is looked at twice."""
 
 
-async def test_keys_that_are_renewed_count_without_a_restart(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_renewed_keys_count_without_a_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A gateway read its file of keys once: a key that had leaked was good until a restart of each gateway."""
     caplog.set_level(logging.INFO)
     new_keys_file(tmp_path / "new.keys")

@@ -185,9 +185,7 @@ async def test_a_connection_that_has_sent_nothing_is_one_task_and_ends_with_its_
 
 
 @in_real_time
-async def test_steps_of_a_connection_count_for_the_user_that_asked_by_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_steps_of_a_connection_count_for_the_user_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Shares()
     monkeypatch.setattr(gateway, "Shares", lambda: made)
     share = made.of(("127.0.0.1", ""))

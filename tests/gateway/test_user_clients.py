@@ -18,9 +18,7 @@ from quorumq.gateway.users import UserClients
 from quorumq.testing import cluster
 
 
-async def test_clients_of_users_are_shared_bounded_and_closed_when_idle(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_clients_of_users_are_shared_bounded_and_closed_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(users, "CLIENTS_MAX", 2)
     monkeypatch.setattr(users, "LANES", 1)
     monkeypatch.setattr(users, "REQUESTS_MAX", 3)
@@ -62,9 +60,7 @@ async def test_clients_of_users_are_shared_bounded_and_closed_when_idle(
         nursery.cancel_scope.cancel()
 
 
-async def test_a_user_with_many_requests_under_way_has_several_clients(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_user_with_many_requests_has_several_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(users, "LANES", 2)
     monkeypatch.setattr(users, "REQUESTS_MAX", 2)
     nodes = cluster(1)
@@ -150,9 +146,7 @@ async def test_clients_have_time_to_end_with_their_gateway() -> None:
     assert (ended, trio.current_time() - began) == (["a"], users.CLOSE_S)
 
 
-async def test_a_client_that_ends_by_itself_is_logged_made_anew_and_has_time_to_end(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_client_that_ends_is_logged_made_anew_and_has_time(caplog: pytest.LogCaptureFixture) -> None:
     made: list[User] = []
     broken = trio.Event()
 

@@ -308,9 +308,7 @@ async def test_bodies_are_bounded_in_size_and_time() -> None:
     assert (bodies.bytes, bodies.by_owner) == (0, {})
 
 
-async def test_bodies_count_together_and_by_owner_until_their_requests_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_bodies_count_together_and_by_owner_until_requests_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requests, "BODIES_BYTES_MAX", 80)
     bodies = Bodies()
 
@@ -412,9 +410,7 @@ def test_keys_are_for_their_owner_and_every_line_is_one(tmp_path: Path) -> None:
         ({"public_url": "https://a/queues"}, "give scheme, host and port"),
     ],
 )
-def test_settings_that_open_the_cluster_or_cannot_work_are_refused(
-    settings: dict[str, str], words: str
-) -> None:
+def test_settings_that_open_the_cluster_or_fail_are_refused(settings: dict[str, str], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         Settings(nodes=("a:1",), **settings).check()  # type: ignore[arg-type]
 

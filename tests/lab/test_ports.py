@@ -14,9 +14,7 @@ from quorumq.node.transport import listen
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a port be held")
-def test_a_held_port_is_given_to_no_one_else_and_a_node_listens_there_again_and_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_held_port_is_given_to_no_one_else_and_a_node_listens(monkeypatch: pytest.MonkeyPatch) -> None:
     held = HeldPorts(3)
     first = min(held.numbers)
     monkeypatch.setattr(ports, "PORTS", (first, first + 60))

@@ -132,9 +132,7 @@ async def test_requests_without_a_right_do_not_reach_the_core(
         assert reached == [m.Metadata()]
 
 
-async def test_a_topic_that_only_other_nodes_know_is_not_open_to_who_may_publish_to_another(
-    tmp_path: Path,
-) -> None:
+async def test_a_topic_that_other_nodes_know_is_not_open_to_a_publisher_of_another(tmp_path: Path) -> None:
     path = tmp_path / "clients.toml"
     write_clients(path, ENTRIES)
     async with world("abc", clients_file=str(path)) as cluster:
@@ -158,9 +156,7 @@ async def fetch_for_ever(client: Client) -> None:
         assert isinstance(await client.ask(fetch(wait=20.0)), m.FetchReply)
 
 
-async def test_a_client_that_is_revoked_is_hung_up_on_while_it_waits_and_rights_change_at_once(
-    tmp_path: Path,
-) -> None:
+async def test_a_revoked_client_is_hung_up_on_and_rights_change_at_once(tmp_path: Path) -> None:
     path = tmp_path / "clients.toml"
     async with guarded(path) as cluster:
         boss, worker, idle = [await cluster.client("a", token=token) for token in (BOSS, WORKER, SHOP)]
@@ -260,9 +256,7 @@ async def test_a_gateway_is_hung_up_on_when_it_or_its_client_is_revoked(tmp_path
         assert await worker.closed(0.1)
 
 
-async def test_quotas_of_a_client_count_over_its_own_connections_and_those_of_gateways(
-    tmp_path: Path,
-) -> None:
+async def test_quotas_of_a_client_count_over_its_connections_and_gateways(tmp_path: Path) -> None:
     path = tmp_path / "clients.toml"
     async with guarded(path) as cluster:
         few = Entry(SHOP_ENTRY, publish=("jobs",), requests_per_s=2.0)
@@ -274,9 +268,7 @@ async def test_quotas_of_a_client_count_over_its_own_connections_and_those_of_ga
         assert {reply.code for reply in replies[2:]} == {"busy"}
 
 
-async def test_a_file_that_becomes_wrong_or_goes_away_changes_nothing_but_the_log_and_the_status(
-    tmp_path: Path,
-) -> None:
+async def test_a_file_that_becomes_wrong_or_goes_away_changes_nothing_but_reports(tmp_path: Path) -> None:
     path = tmp_path / "clients.toml"
     async with guarded(path) as cluster:
         boss = await cluster.client("a", token=BOSS)

@@ -133,9 +133,7 @@ def test_nodes_reach_each_other_at_addresses_of_their_own_where_they_have_some()
         ({"data_dir": ""}, ["data_dir is empty"]),
     ],
 )
-def test_each_mistake_is_named_with_its_value_and_what_to_do(
-    values: dict[str, Any], words: list[str]
-) -> None:
+def test_each_mistake_is_named_with_its_value_and_remedy(values: dict[str, Any], words: list[str]) -> None:
     text = problem(**values)
     for word in words:
         assert word in text

@@ -43,9 +43,7 @@ def clients(path: Path, **quotas: Any) -> str:
     rate=st.floats(0.5, 1000),
     asked=st.lists(st.tuples(st.floats(0, 3), st.floats(0.1, 3000)), min_size=1, max_size=60),
 )
-def test_no_more_is_spent_than_has_come_and_no_one_waits_for_ever(
-    rate: float, asked: list[tuple[float, float]]
-) -> None:
+def test_no_more_is_spent_than_came_and_no_one_starves(rate: float, asked: list[tuple[float, float]]) -> None:
     bucket, now, spent, largest = Bucket(rate, 0.0), 0.0, 0.0, 0.0
     for pause, cost in asked:
         now += pause
@@ -77,9 +75,7 @@ OTHERS = (m.Metadata(), m.OpenSession(), m.StatusRequest(), fetch(), m.SetGroup(
 
 @pytest.mark.parametrize("request_", [*SETTLING, *OTHERS], ids=lambda request: type(request).__name__)
 @pytest.mark.parametrize("quota", ["requests_per_s", "bytes_per_s"])
-def test_beyond_a_rate_everything_waits_but_what_frees_space_and_that_counts(
-    quota: str, request_: Any
-) -> None:
+def test_beyond_a_rate_all_waits_but_what_frees_space_and_that_counts(quota: str, request_: Any) -> None:
     usage = Usage(Quotas(**{quota: 100}), 0.0, 60.0)
     settles = any(request_ is one for one in SETTLING)
     who = Client("greedy")
@@ -189,9 +185,7 @@ async def test_a_client_with_many_connections_waits_for_its_own_costly_requests(
         assert sum(bool(client.transport.received) for client in greedy) < 10, "all of them have one turn"
 
 
-async def test_bytes_count_in_both_directions_and_a_request_larger_than_a_second_has_its_turn(
-    tmp_path: Path,
-) -> None:
+async def test_bytes_count_both_ways_and_a_request_of_seconds_has_its_turn(tmp_path: Path) -> None:
     async with greedy_and_modest(tmp_path, bytes_per_s=10_000) as (greedy, modest):
         topic, producer_id = await modest.topic(rf=1), await modest.session()
         large = publish(topic, producer_id, 0, bytes(50_000))
@@ -252,9 +246,7 @@ async def test_bytes_of_replies_are_charged_however_many_were_under_way(tmp_path
         assert isinstance(await greedy.ask(m.Metadata()), m.MetadataReply)
 
 
-async def test_topics_and_groups_are_made_up_to_a_number_and_those_that_are_there_are_used(
-    tmp_path: Path,
-) -> None:
+async def test_topics_and_groups_are_made_up_to_a_number_and_others_are_used(tmp_path: Path) -> None:
     async with greedy_and_modest(tmp_path, topics=2, groups=2) as (greedy, modest):
         first = await greedy.topic("jobs", rf=1)
         await greedy.topic("more", rf=1)
@@ -341,9 +333,7 @@ async def test_the_bytes_of_every_answer_count(tmp_path: Path) -> None:
             assert bucket.level < 20_000 - size, type(request).__name__
 
 
-async def test_topics_and_groups_that_are_being_made_count_and_all_that_a_pattern_would_make(
-    tmp_path: Path,
-) -> None:
+async def test_topics_and_groups_being_made_count_and_all_that_a_pattern_would_make(tmp_path: Path) -> None:
     async with greedy_and_modest(tmp_path, topics=3, groups=5) as (greedy, modest):
         numbers = [await greedy.send(m.CreateTopic(f"w{at}", 1, implicit=True)) for at in range(30)]
         made = [await greedy.receive(number) for number in numbers]

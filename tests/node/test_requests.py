@@ -50,9 +50,7 @@ async def test_a_message_that_cannot_be_encoded_is_dropped_whatever_was_raised()
         assert (await client.ask(m.StatusRequest())).fields["messages_not_sent"] == 1
 
 
-async def test_a_bug_met_before_anything_changed_costs_that_request_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_bug_met_before_a_change_costs_that_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     create = RequestRouter._create_topic
 
     def planted(listens_for: RequestRouter, key: int, request: m.CreateTopic) -> Any:
@@ -79,9 +77,7 @@ async def test_a_bug_met_before_anything_changed_costs_that_request_alone(
         assert cluster.services["a"].node.failed is None
 
 
-async def test_an_answer_that_cannot_be_encoded_costs_that_request_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_an_unencodable_answer_costs_that_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world("a") as cluster:
         client = await cluster.client("a")
         await client.topic(rf=1)

@@ -278,9 +278,7 @@ async def test_a_connection_that_is_hung_up_on_while_it_is_read_ends_alone(cut: 
         assert len(transport.asked) == 1, "nothing more of it is read"
 
 
-async def test_a_turn_takes_no_more_frames_of_one_connection_than_came_in_one_read_and_the_one_that_was_cut() -> (
-    None
-):
+async def test_a_turn_takes_no_more_frames_of_a_connection_than_came_and_a_cut_one() -> None:
     small = b"".join(frame(1000 + number) for number in range(4000))
     within = RECEIVE_BYTES // len(frame(1000))
     async with world() as here:

@@ -8,9 +8,7 @@ from quorumq.node.warmup import AFTER_S, warm_up
 from quorumq.wire import codec
 
 
-async def test_each_codec_is_compiled_some_seconds_after_the_start(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_each_codec_is_compiled_soon_after_start(autojump_clock: trio.testing.MockClock) -> None:
     for table in (codec._ENCODERS, codec._DECODERS):
         table.clear()
     began = trio.current_time()

@@ -142,9 +142,7 @@ def test_the_store_is_run_in_a_fifth_of_the_seeds() -> None:
     assert 0.15 < sum(draw(seed).options.disk == "store" for seed in range(500)) / 500 < 0.25
 
 
-def test_an_answer_whose_batch_was_dropped_before_it_is_sent_gives_its_holds_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_answer_whose_batch_was_dropped_releases_its_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind the fsync of an answer its group may be rewound, and RECLAIM drops the batch: seeds 409369, 409882."""
     bodies, gone = Links.bodies, iter([True] * 3)
 

@@ -28,9 +28,7 @@ def test_a_message_whose_value_is_outside_its_bounds_is_an_error(lacking: int) -
         links.check_readable(reply)
 
 
-def test_a_run_reads_messages_of_most_kinds_and_fails_by_one_that_cannot_be_read(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_run_reads_most_kinds_and_fails_by_an_unreadable_one(monkeypatch: pytest.MonkeyPatch) -> None:
     read, kinds = links.check_readable, set()
 
     def noted(message: Any) -> None:

@@ -65,9 +65,7 @@ def test_a_raised_partition_keeps_every_promise() -> None:
 
 
 @pytest.mark.parametrize("checker", ["by its sets", "as made"])
-def test_a_publish_that_counts_a_raised_set_as_it_was_made_is_found(
-    checker: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_publish_by_a_raised_set_as_made_is_found(checker: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PublishCoordinator, "decide", as_made)
     if checker == "as made":
         monkeypatch.setattr(

@@ -29,9 +29,7 @@ def analysed(
 
 
 @pytest.mark.soak
-def test_a_second_run_says_what_is_new_back_or_gone_and_a_damaged_directory_is_reported(
-    tmp_path: Path,
-) -> None:
+def test_a_second_run_says_what_is_new_back_or_gone_and_what_is_damaged(tmp_path: Path) -> None:
     cluster = DiskCluster(tmp_path / "nodes", segment_bytes=1 << 12)
     for seq in range(40):
         cluster.publish(cluster.keys[0], (Span(PRODUCER_ID, seq, seq + 1),), START_MS - HOUR_MS)

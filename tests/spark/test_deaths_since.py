@@ -18,9 +18,7 @@ from tests.spark.rows import NOON, deaths
 
 
 @pytest.mark.soak
-def test_each_run_has_the_deaths_since_the_last_and_a_table_has_each_once(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_each_run_has_the_deaths_since_the_last_and_a_table_all(spark: SparkSession, tmp_path: Path) -> None:
     cluster = DiskCluster(tmp_path / "nodes", segment_bytes=1 << 12)
     name = "deaths_since"
 

@@ -125,9 +125,7 @@ def test_a_failure_of_spark_is_reported_and_breaks_no_guarantee(
     assert result.output.count("\n") == 1
 
 
-def test_a_session_of_ours_has_java_compile_large_methods_and_works_in_small_chunks(
-    spark: SparkSession,
-) -> None:
+def test_a_session_of_ours_has_java_compile_large_methods_in_small_chunks(spark: SparkSession) -> None:
     said = spark.sparkContext.getConf()
     for process in ("driver", "executor"):
         assert JAVA_OPTION in str(said.get(f"spark.{process}.extraJavaOptions"))
@@ -164,9 +162,7 @@ def children(pid: int) -> list[str]:
 @pytest.mark.e2e
 @pytest.mark.soak
 @pytest.mark.parametrize("moment", ["while Java starts", "while it writes"])
-def test_a_job_that_is_interrupted_says_nothing_and_keeps_nothing(
-    spark: SparkSession, tmp_path: Path, moment: str
-) -> None:
+def test_an_interrupted_job_says_and_keeps_nothing(spark: SparkSession, tmp_path: Path, moment: str) -> None:
     frame(spark, map(death, range(10_400))).write.parquet(str(tmp_path / "in"))
     arguments = ["deadletters", "--parquet", str(tmp_path / "in"), "--out", str(tmp_path / "out")]
     process = subprocess.Popen(

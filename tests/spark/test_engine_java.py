@@ -92,9 +92,7 @@ def test_the_launcher_omits_what_the_java_lacks_and_keeps_the_rest_as_it_is(
     assert done.stdout.splitlines() == [*kept, "-Domitted", opens if version == "17" else "-Domitted"]
 
 
-def test_the_launcher_stays_for_executors_that_start_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_launcher_stays_for_late_executors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A local-cluster starts another executor for one that died, by the JAVA_HOME that Spark began with."""
     monkeypatch.setenv("JAVA_HOME", str(fake(tmp_path, "17")))
     with java_home():

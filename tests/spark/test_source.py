@@ -41,9 +41,7 @@ def data_of(cluster: DiskCluster) -> str:
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_every_table_comes_through_spark_with_its_schema(
-    spark: SparkSession, cluster: DiskCluster, table: str
-) -> None:
+def test_every_table_comes_with_its_schema(spark: SparkSession, cluster: DiskCluster, table: str) -> None:
     frame = spark.read.format("quorumq").option("table", table).load(data_of(cluster))
     assert frame.schema == schema(table)
     assert frame.count() == len(rows_of(table, cluster.data))
@@ -95,9 +93,7 @@ def test_under_replication_is_a_query(spark: SparkSession, cluster: DiskCluster)
         ({"table": "messages", "data": "[1"}, "begins like a JSON list"),
     ],
 )
-def test_options_that_cannot_be_read_are_refused(
-    spark: SparkSession, options: dict[str, str], says: str
-) -> None:
+def test_unreadable_options_are_refused(spark: SparkSession, options: dict[str, str], says: str) -> None:
     with pytest.raises(Exception, match=says):
         spark.read.format("quorumq").options(**options).load().count()
 

@@ -137,9 +137,7 @@ TABLES = ("deadletters", "messages")
 
 @pytest.mark.parametrize("way", ["page", "moved", "noted"])
 @pytest.mark.parametrize("away", [0, 1])
-def test_a_topic_that_was_deleted_and_packed_does_not_come_back(
-    cluster: DiskCluster, away: int, way: str
-) -> None:
+def test_a_deleted_and_packed_topic_does_not_come_back(cluster: DiskCluster, away: int, way: str) -> None:
     """Older segments still have its dead letters, and a node that was away has its register."""
     for key in (KEY, PartitionId(ORDERS, 0)):
         die(cluster, key, 1)

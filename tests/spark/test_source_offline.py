@@ -448,9 +448,7 @@ def test_nodes_without_whose_directories_deaths_may_be_missing_are_listed(tmp_pa
     assert "3 topic partitions (mails/0 …)" in seen[0]["impact"]
 
 
-def test_times_of_a_wrong_clock_can_be_shown_in_any_time_zone_and_are_found_by_what_is_shown(
-    tmp_path: Path,
-) -> None:
+def test_times_of_a_wrong_clock_are_shown_in_any_time_zone_and_found_by_it(tmp_path: Path) -> None:
     cluster = DiskCluster(tmp_path)
     for seq, wrong in enumerate((-(1 << 62), 1 << 62)):
         cluster.publish(cluster.keys[0], (Span(PRODUCER_ID, seq, seq + 1),), wrong)
@@ -520,9 +518,7 @@ def test_a_record_is_decoded_once_by_the_task_of_its_partition(
     assert len(tasks) == (1 if most == "1" else 3)
 
 
-def test_a_snapshot_is_not_decoded_after_the_segment_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_snapshot_is_not_decoded_after_its_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = stopped(tmp_path, 60, segment_bytes=16_000)
     assert [int(path.name[:12]) for path in segments(cluster.data[0])] == [1, 2]
     entries: list[int] = []

@@ -215,9 +215,7 @@ def test_a_stream_from_latest_begins_with_new_dead_letters(tmp_path: Path) -> No
     cluster.close()
 
 
-def test_through_spark_a_restart_from_the_checkpoint_reads_nothing_again(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_in_spark_a_restart_from_the_checkpoint_rereads_nothing(spark: SparkSession, tmp_path: Path) -> None:
     cluster = DiskCluster(tmp_path / "nodes")
     data = ",".join(map(str, cluster.data))
     out, checkpoint = str(tmp_path / "out"), str(tmp_path / "checkpoint")
@@ -379,9 +377,7 @@ def test_a_directory_that_is_away_is_named_while_a_majority_is_there(
     cluster.close()
 
 
-def test_a_dead_letter_in_a_deleted_segment_is_read_from_the_file_that_the_driver_holds(
-    tmp_path: Path,
-) -> None:
+def test_a_dead_letter_in_a_deleted_segment_is_read_from_the_drivers_file(tmp_path: Path) -> None:
     cluster = DiskCluster(tmp_path)
     stream = stream_of(cluster)
     start = stream.latestOffset({}, None)

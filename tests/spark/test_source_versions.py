@@ -65,9 +65,7 @@ def seen(cluster: DiskCluster) -> list[list[dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("name", EDITS)
-def test_readers_take_a_record_as_the_node_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_readers_take_a_record_like_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     cluster = DiskCluster(tmp_path)
     key = cluster.keys[0]
     assert key.topic == ORDERS

@@ -52,9 +52,7 @@ def payloads(spark: SparkSession, cluster: LocalCluster, topic: str) -> list[tup
     )
 
 
-def test_a_job_that_runs_again_or_fails_half_way_adds_nothing(
-    spark: SparkSession, cluster: LocalCluster
-) -> None:
+def test_a_job_that_runs_again_or_fails_adds_nothing(spark: SparkSession, cluster: LocalCluster) -> None:
     rows = spark.range(0, 600, numPartitions=2).select(
         F.concat(F.lit("row "), F.col("id").cast("string")).alias("payload"),
         (F.col("id") % 7).cast("string").alias("key"),

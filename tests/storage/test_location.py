@@ -67,9 +67,7 @@ def tells_generations(directory: Path) -> bool:
 @pytest.mark.parametrize(
     "restore", [copied_elsewhere, emptied_and_copied_back, copied_over, unpacked, linked]
 )
-def test_a_backup_that_was_restored_lies_elsewhere(
-    tmp_path: Path, restore: Callable[[Path, Path], Path]
-) -> None:
+def test_a_restored_backup_lies_elsewhere(tmp_path: Path, restore: Callable[[Path, Path], Path]) -> None:
     if restore in (emptied_and_copied_back, copied_over, unpacked) and not tells_generations(tmp_path):
         pytest.skip(
             "this file system may give a copy the very inodes that were there, and says nothing of that"

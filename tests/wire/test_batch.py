@@ -141,9 +141,7 @@ def test_the_header_is_the_documented_array() -> None:
 
 
 @pytest.mark.parametrize(("delay", "ttl", "more"), [(0, 0, []), (7, 0, [7]), (0, 9, [0, 9]), (7, 9, [7, 9])])
-def test_times_are_after_the_rest_and_left_out_where_they_are_0(
-    delay: int, ttl: int, more: list[int]
-) -> None:
+def test_times_are_after_the_rest_and_omitted_where_they_are_0(delay: int, ttl: int, more: list[int]) -> None:
     header = decode_header(cbor2.dumps([*GOOD, *more]))
     assert (header.delay_ms, header.ttl_ms) == (delay, ttl)
     assert encode_header(header) == cbor2.dumps([*GOOD, *more])

@@ -89,9 +89,7 @@ def test_unknown_fields_are_skipped_wherever_they_are_appended(cls: type, data: 
 @by_name
 @settings(max_examples=3)
 @given(data=st.data())
-def test_fields_that_are_missing_or_of_another_type_are_refused_by_name(
-    cls: type, data: st.DataObject
-) -> None:
+def test_fields_missing_or_of_another_type_are_refused_by_name(cls: type, data: st.DataObject) -> None:
     message = data.draw(of_type(cls))
     number, fields = codec.TYPE_OF[cls], positional(message)
     _, *bodies = encode_message(message, read=read_part)

@@ -33,9 +33,7 @@ def test_another_name_is_no_slip(name: str) -> None:
 
 
 @pytest.mark.parametrize("names", [ALIKE, [name[::-1] for name in ALIKE], [f"g{n:05}" for n in range(1000)]])
-def test_names_that_are_all_alike_cost_no_more_than_a_bound(
-    names: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_names_all_alike_cost_no_more_than_a_bound(names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[int] = []
     find = difflib.get_close_matches
 
