@@ -83,8 +83,7 @@ def test_a_new_topic_avoids_full_nodes() -> None:
     for number in range(8):
         topic = cluster.topic(f"t{number}", partitions=3)
         assert all(sorted(members) == ["a", "b", "c"] for members in topic.replicas), topic.replicas
-    more = cluster.ask("a", m.AlterTopic("t0", partitions=5))
-    assert isinstance(more, m.TopicReply), more
+    more = cluster.ask("a", m.AlterTopic("t0", partitions=5), of=m.TopicReply)
     assert len(more.topic.replicas) == 5
     assert len(cluster.topic("wide", rf=5).replicas[0]) == 5, "three of five can store"
     cluster.feed("c", DiskFull(Capacity.FIRST))

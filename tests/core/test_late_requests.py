@@ -83,8 +83,7 @@ def test_a_request_in_time_is_done_also_at_a_node_that_lags(request_: Any) -> No
     newest = cluster.nodes["a"].catalogue.group(topic.id, "g")
     cluster.drop = lambda sender, to, message: False
     assert newest is not None
-    reply = cluster.ask("c", with_names(request_, topic, newest), 1.0)
-    assert isinstance(reply, m.GroupReply | m.PurgeReply), reply
+    cluster.ask("c", with_names(request_, topic, newest), 1.0, of=m.GroupReply | m.PurgeReply)
 
 
 def test_a_pause_through_a_node_that_lags_is_one_of_the_group_that_was_made_again() -> None:

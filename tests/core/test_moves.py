@@ -325,8 +325,7 @@ def test_a_publish_to_a_slot_that_does_not_vote_yet_is_answered_at_once(waits: b
         cluster.submit(new, m.Fetch(("jobs",), "g", 10, 1 << 20, 1, 3.0, 30.0, cluster.time, idle=True))
     publish = m.Publish(cluster.batch(topic, ME, 0, [b"x"]))
     for through in (new, others[1]):
-        reply = cluster.ask(through, publish)
-        assert isinstance(reply, m.Failed)
+        reply = cluster.ask(through, publish, of=m.Failed)
         assert (reply.code, f"{new}: not-trusted" in reply.detail) == (Code.OUTCOME_UNKNOWN, True), reply
     cluster.drop = lambda sender, to, message: False
     cluster.advance(0.6)
@@ -416,8 +415,7 @@ def test_sources_of_a_topic_are_released_together() -> None:
     moves = [number for number, members in enumerate(topic.replicas) if leaving in members]
     for number in moves:
         to = next(name for name in cluster.names if name not in topic.replicas[number])
-        moved = cluster.ask("b", m.MovePartition("jobs", number, leaving, to), 0.5)
-        assert isinstance(moved, m.TopicReply), moved
+        cluster.ask("b", m.MovePartition("jobs", number, leaving, to), 0.5, of=m.TopicReply)
     sources = cluster.nodes[leaving].context.sources
     assert len(sources) == len(moves) > 4
     cluster.advance(3 * cluster.nodes["b"].context.config.sync_interval)

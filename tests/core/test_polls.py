@@ -25,8 +25,7 @@ def published_without(missing: str, nodes: int = 3, rf: int = 3) -> tuple[Cluste
     lacking = [members[int(index)] for index in missing]
     cluster.drop = lambda sender, to, message: to in lacking and isinstance(message, m.Store | m.SyncDigests)
     via = next(node for node in members if node not in lacking)
-    reply = cluster.ask(via, m.Publish(cluster.batch(topic, producer_id, 0, [b"x"])))
-    assert isinstance(reply, m.PublishReply)
+    cluster.ask(via, m.Publish(cluster.batch(topic, producer_id, 0, [b"x"])), of=m.PublishReply)
     return cluster, list(members)
 
 
