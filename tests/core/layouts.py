@@ -10,6 +10,19 @@ from tests.core.steps import fetch, outcomes, receipts
 ME = ProducerId("x", 1, 1, 1)
 
 
+def made(rf: int = 3, nodes: int = 5, **settings: object) -> tuple[Cluster, Topic, list[str], list[str]]:
+    """Return a cluster with a topic of one partition: (cluster, topic, its nodes, the others)."""
+    cluster = Cluster(nodes, **settings)  # type: ignore[arg-type]
+    topic = cluster.topic(rf=rf)
+    members = list(topic.replicas[0])
+    return cluster, topic, members, [name for name in cluster.names if name not in members]
+
+
+def move(cluster: Cluster, node: str, source: str, to: str, within: float = 0.0) -> m.ClientReply:
+    """Have a node's slot of the only partition go to another node."""
+    return cluster.ask(node, m.MovePartition("jobs", 0, source, to), within)
+
+
 def publish(cluster: Cluster, node: str, topic: Topic, first: int, count: int = 3) -> None:
     payloads = [b"%d" % (first + at) for at in range(count)]
     cluster.ask(node, m.Publish(cluster.batch(topic, ME, first, payloads)), of=m.PublishReply)

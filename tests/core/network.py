@@ -29,6 +29,19 @@ def held_back(
     return late
 
 
+def noted(cluster: Cluster, is_noted: Drop, is_lost: Drop = lambda *message: False) -> list[Any]:
+    """Have some messages noted, and some lost. Returns the list that noted ones come into."""
+    messages: list[Any] = []
+
+    def drop(sender: str, to: str, message: object) -> bool:
+        if is_noted(sender, to, message):
+            messages.append(message)
+        return is_lost(sender, to, message)
+
+    cluster.drop = drop
+    return messages
+
+
 def hand_over(cluster: Cluster, sender: str, to: str, message: object) -> None:
     """Deliver a message of an earlier moment now."""
     core, peer = cluster.nodes[sender], cluster.nodes[to]

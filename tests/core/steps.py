@@ -35,8 +35,7 @@ def published(
     """Create the topic `jobs` and publish ``count`` messages in one batch."""
     topic, producer_id = opened(cluster, rf=rf, max_deliveries=max_deliveries)
     batch = cluster.batch(topic, producer_id, 0, [b"%d" % i for i in range(count)])
-    reply = cluster.ask("a", m.Publish(batch))
-    assert isinstance(reply, m.PublishReply), reply
+    cluster.ask("a", m.Publish(batch), of=m.PublishReply)
     return topic, producer_id
 
 
@@ -86,8 +85,7 @@ def spans(reply: object) -> list[tuple[int, int]]:
 
 def rewind(cluster: Cluster, node: str = "b", start: str = "earliest", from_ms: int = 0) -> int:
     """Rewind the group `g`. Returns its new generation."""
-    reply = cluster.ask(node, m.SetGroup("jobs", "g", start, from_ms, rewind=True))
-    assert isinstance(reply, m.GroupReply), reply
+    reply = cluster.ask(node, m.SetGroup("jobs", "g", start, from_ms, rewind=True), of=m.GroupReply)
     return reply.group.generation
 
 
@@ -116,25 +114,22 @@ def died(cluster: Cluster, most: int = 3) -> tuple[Topic, ProducerId]:
     return topic, producer_id
 
 
-def dead_entries(cluster: Cluster) -> tuple[m.SpanRecord, ...]:
-    """Return the dead letters of the group `g`."""
-    page = cluster.ask("a", m.PeekRequest("jobs", 0, "g", "dead", (0, 0), 100))
-    assert isinstance(page, m.PeekReply)
+def dead_entries(cluster: Cluster, node: str = "a") -> tuple[m.SpanRecord, ...]:
+    """Return the dead letters of the group `g` that ``node`` lists."""
+    page = cluster.ask(node, m.PeekRequest("jobs", 0, "g", "dead", (0, 0), 100), of=m.PeekReply)
     return tuple(m.SpanRecord(item.span, item.record) for item in page.items)
 
 
 def deleted(cluster: Cluster, node: str = "b", group: str = "g") -> Group:
     """Delete a group. Returns its register."""
-    reply = cluster.ask(node, m.DeleteGroup("jobs", group))
-    assert isinstance(reply, m.GroupReply), reply
+    reply = cluster.ask(node, m.DeleteGroup("jobs", group), of=m.GroupReply)
     assert reply.group.deleted
     return reply.group
 
 
 def created(cluster: Cluster, node: str = "c", start: str = "earliest") -> Group:
     """Create the group `g`. Returns its register."""
-    reply = cluster.ask(node, m.SetGroup("jobs", "g", start))
-    assert isinstance(reply, m.GroupReply), reply
+    reply = cluster.ask(node, m.SetGroup("jobs", "g", start), of=m.GroupReply)
     return reply.group
 
 
@@ -177,8 +172,7 @@ def closed(cluster: Cluster) -> list[int]:
 
 def close(cluster: Cluster, topic: Topic, producer_id: ProducerId, node: str = "b") -> None:
     """Close a session in partition 0."""
-    answer = cluster.ask(node, m.CloseSession(producer_id, (PartitionId(topic.id, 0),)))
-    assert isinstance(answer, m.NotedReply)
+    cluster.ask(node, m.CloseSession(producer_id, (PartitionId(topic.id, 0),)), of=m.NotedReply)
 
 
 def seqs(reply: object) -> list[int]:
@@ -216,3 +210,8 @@ def publish_first(
     producer_id = cluster.ask("a", m.OpenSession()).producer_id  # type: ignore[union-attr]
     batch = cluster.batch(topic, producer_id, 0, [b"x"], delay_ms=delay_ms, ttl_ms=ttl_ms)
     assert isinstance(cluster.ask("a", m.Publish(batch, age_ms)), m.PublishReply)
+
+
+def present(cluster: Cluster, node: str) -> int:
+    """Return the number of messages that a node has."""
+    return sum(replica.batches.present.messages for replica in cluster.nodes[node].replicas.values())

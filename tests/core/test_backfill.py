@@ -9,13 +9,12 @@ import pytest
 from quorumq.core import messages as m
 from quorumq.core.partition.backlog import backlog_of
 from quorumq.core.partition.group import GroupView
-from quorumq.core.partition.replica import Replica
 from quorumq.core.partition.views import Views
 from quorumq.core.values import limits
 from quorumq.core.values.types import Incarnation, Kind, Owner, PartitionId, ProducerId, Span, Stamp, Topic
 from quorumq.wire.batch import Message, encode_record, pack_spans
 from tests.core.cluster import Cluster
-from tests.core.steps import fetch, receipts
+from tests.core.steps import fetch, receipts, replica_of, seqs
 from tests.core.work import QUIET, answered, filled, steps_of, with_holes
 
 
@@ -27,15 +26,6 @@ def backlog(batches: int, **more: object) -> tuple[Cluster, Topic, ProducerId]:
         cluster.advance(0.001)
         cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, seq, [b"x"])))
     return cluster, topic, producer_id
-
-
-def replica_of(cluster: Cluster, name: str = "a") -> Replica:
-    (replica,) = cluster.nodes[name].replicas.values()
-    return replica
-
-
-def seqs(reply: object) -> list[int]:
-    return [seq for item in receipts(reply) for seq in range(*item.receipt.span[1:])]
 
 
 @pytest.fixture
@@ -69,7 +59,7 @@ def test_a_page_of_many_runs_looks_at_some_of_them(monkeypatch: pytest.MonkeyPat
     ):
         assert longest(cluster, request, monkeypatch) <= 100_000, request
     cluster.advance(1.0)
-    assert replica_of(cluster).group(group).records.count(Kind.SKIPPED) == 3000
+    assert replica_of(cluster, "a").group(group).records.count(Kind.SKIPPED) == 3000
 
 
 def test_waiting_fetches_with_nothing_ready_examine_few_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,8 +97,8 @@ def test_no_step_looks_at_a_whole_backlog(batches: int, monkeypatch: pytest.Monk
         assert longest(cluster, request, monkeypatch) <= STEP_LOOKS_CALLS_MAX, request
         cluster.advance(0.1)
         assert not cluster.nodes["a"].state.backfill
-    assert replica_of(cluster).group("other").available.messages == batches
-    assert replica_of(cluster).group("g").available.messages == 0
+    assert replica_of(cluster, "a").group("other").available.messages == batches
+    assert replica_of(cluster, "a").group("g").available.messages == 0
 
 
 def test_a_rewind_to_a_time_looks_first_at_what_it_covers(few: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,7 +191,7 @@ def test_the_oldest_are_delivered_first_also_while_the_group_has_not_looked_at_a
     cluster, topic, producer_id = backlog(20)
     key = cluster.submit("a", fetch(most=2))
     assert seqs(cluster.replies[key]) == [0, 1]
-    assert replica_of(cluster).group("g").begins
+    assert replica_of(cluster, "a").group("g").begins
     cluster.submit("b", m.Publish(cluster.batch(topic, producer_id, 20, [b"x"])))
     got = [seq for _ in range(8) for seq in seqs(answered(cluster, "a", fetch(most=5)))]
     assert got == list(range(2, 21))
@@ -214,13 +204,13 @@ def test_a_group_from_a_time_on_begins_with_what_it_covers() -> None:
     reply = answered(cluster, "a", m.SetGroup("jobs", "g", "time", middle))
     assert reply.group.from_ms == middle  # type: ignore[attr-defined]
     first = seqs(answered(cluster, "a", fetch(most=1)))
-    assert replica_of(cluster).group("g").backfill is not None, "what was before has not been looked at"
+    assert replica_of(cluster, "a").group("g").backfill is not None, "what was before has not been looked at"
     assert first == [min(seq for seq in range(30) if published_at(cluster, seq) >= middle)]
 
 
 def published_at(cluster: Cluster, seq: int) -> int:
     """The publish time of message ``seq``, by its producer's clock."""
-    batches = replica_of(cluster).batches
+    batches = replica_of(cluster, "a").batches
     _, number = [*batches.order][seq]
     return batches.stored[number].header.published_ms
 
@@ -236,13 +226,13 @@ def test_a_group_from_a_time_on_gets_all_that_it_covers_whatever_the_order_of_pu
         cluster.ask("a", m.Publish(batch))
     middle = published_at(cluster, 3)
     answered(cluster, "a", m.SetGroup("jobs", "g", "time", middle))
-    assert replica_of(cluster).group("g").begins
+    assert replica_of(cluster, "a").group("g").begins
     got: list[int] = []
     while new := seqs(answered(cluster, "a", fetch(most=2))):
         got += new
     assert got == [seq for seq in range(8) if published_at(cluster, seq) >= middle] == [2, 3, 4, 5, 6]
     cluster.advance(0.1)
-    assert replica_of(cluster).group("g").backfill is None
+    assert replica_of(cluster, "a").group("g").backfill is None
 
 
 @pytest.mark.usefixtures("few")
@@ -250,7 +240,7 @@ def test_no_one_hears_that_nothing_is_left_while_a_group_has_not_looked_at_all()
     """A non-zero count of ready messages makes a FETCH that does not wait look on in the next steps."""
     cluster, _, producer_id = backlog(40)
     cluster.submit("a", m.SetGroup("jobs", "g"))
-    replica, view = replica_of(cluster), replica_of(cluster).group("g")
+    replica, view = replica_of(cluster, "a"), replica_of(cluster, "a").group("g")
     acked = (m.Owned(Span(producer_id, 0, 39), Owner("a", Incarnation(1, 1), Stamp(1, "a"))),)
     for core in cluster.nodes.values():
         for copy in core.replicas.values():
@@ -264,7 +254,7 @@ def test_no_one_hears_that_nothing_is_left_while_a_group_has_not_looked_at_all()
 def test_no_batch_is_reclaimed_while_a_reading_group_has_no_view(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster, _, _ = backlog(1, sync_interval=1.0)
     cluster.ask("a", m.AckRequest(receipts(cluster.ask("a", fetch()))))
-    replica = replica_of(cluster)
+    replica = replica_of(cluster, "a")
     replica.views.unmade["other"] = None
     cluster.advance(5.0)
     assert len(replica.batches.stored) == 1

@@ -9,7 +9,7 @@ from quorumq.core.messages.diskroom import Capacity
 from quorumq.core.messages.records import BatchStored
 from quorumq.core.values.errors import Code
 from tests.core.cluster import Cluster
-from tests.core.network import wipe
+from tests.core.network import noted, wipe
 from tests.core.steps import (
     DEATH,
     check_failed,
@@ -257,10 +257,7 @@ def another(cluster: Cluster) -> None:
 
 def test_a_node_that_missed_a_claim_asks_seldom_and_delivers_younger_messages() -> None:
     cluster, _ = half_claimed("b")
-    asked: list[m.Hold] = []
-    cluster.drop = lambda sender, to, message: bool(
-        sender == "c" and isinstance(message, m.Hold) and asked.append(message)
-    )
+    asked = noted(cluster, lambda sender, to, message: sender == "c" and isinstance(message, m.Hold))
     assert receipts(cluster.ask("c", fetch(wait=10.0, hold_time=HOLD_S), 10.5)) == ()
     assert len(asked) <= 2 * 4, "every few seconds, and not every round trip"
     another(cluster)
@@ -322,8 +319,7 @@ def test_an_extension_of_a_hold_waits_for_no_disk_though_another_message_was_cla
     cluster, _ = claimed()
     another(cluster)
     got = receipts(cluster.ask("a", fetch(hold_time=HOLD_S)))
-    sent: list[m.Extend] = []
-    cluster.drop = lambda sender, to, message: isinstance(message, m.Extend) and bool(sent.append(message))
+    sent = noted(cluster, lambda sender, to, message: isinstance(message, m.Extend))
     assert extend(cluster, "b", got, HOLD_S) == ["ok"]
     (replica,) = cluster.nodes["b"].replicas.values()
     assert replica.on_extend(sent[0], cluster.clocks("b"))[1] == []
@@ -342,10 +338,7 @@ def test_replicas_compare_alike_while_a_claim_stands_that_one_of_them_missed() -
     views = [next(iter(core.replicas.values())).group("g") for core in cluster.nodes.values()]
     assert [view.claims for view in views] == [True, True, False]
     assert len({view.content(producer_id) for view in views for producer_id in view.leases.runs}) == 1
-    states: list[object] = []
-    cluster.drop = lambda sender, to, message: (
-        isinstance(message, m.SyncState) and bool(states.append(message))
-    )
+    states = noted(cluster, lambda sender, to, message: isinstance(message, m.SyncState))
     cluster.advance(10)
     assert not states
     cluster.advance(CLAIM_S)

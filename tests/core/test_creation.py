@@ -397,15 +397,11 @@ def test_a_refusal_before_a_vote_is_no_vote(request_: m.CreateTopic | m.SetGroup
     cluster.topic()
     cluster.ask("a", m.SetGroup("jobs", "old"))
     cluster.advance(1.0)
-    late: list[object] = []
-
-    def keep(sender: str, to: str, message: object) -> bool:
-        kept = isinstance(message, m.ProposalReply) and sender == "d"
-        if kept:
-            late.append(message)
-        return kept or isinstance(message, m.ResyncReply)
-
-    cluster.drop = keep
+    late = held_back(
+        cluster,
+        lambda sender, to, message: isinstance(message, m.ProposalReply) and sender == "d",
+        lambda sender, to, message: isinstance(message, m.ResyncReply),
+    )
     wipe(cluster, "b")
     wipe(cluster, "c")
     cluster.kill("e")
@@ -414,7 +410,7 @@ def test_a_refusal_before_a_vote_is_no_vote(request_: m.CreateTopic | m.SetGroup
     key = cluster.submit("a", request_)
     assert late, "d has voted"
     while late:
-        hand_over(cluster, "d", "a", late.pop(0))
+        hand_over(cluster, *late.pop(0))
     assert (dict(core.topics), dict(core.catalogue.groups)) == before
     assert isinstance(answer(cluster, key), m.Failed)
 

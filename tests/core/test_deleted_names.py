@@ -22,7 +22,7 @@ from quorumq.core.values.errors import Code
 from quorumq.core.values.types import STAMP_ZERO, Group, Layout, Limit, Now, Stamp, Topic, topic_id
 from tests.core.cluster import Cluster
 from tests.core.conftest import Without
-from tests.core.network import wipe
+from tests.core.network import noted, wipe
 from tests.core.steps import check_failed
 
 NODES = ("a", "b", "c")
@@ -406,10 +406,7 @@ def test_new_partitions_hear_of_packed_groups(monkeypatch: pytest.MonkeyPatch) -
         cluster.ask("a", m.SetGroup("t", name))
         cluster.ask("a", m.DeleteGroup("t", name))
     cluster.ask("a", m.SetGroup("t", "alive"))
-    put: list[m.PutTopic] = []
-    cluster.drop = lambda sender, to, message: (
-        isinstance(message, m.PutTopic) and put.append(message) is not None
-    )
+    put = noted(cluster, lambda sender, to, message: isinstance(message, m.PutTopic))
     grown = cluster.ask("b", m.AlterTopic("t", partitions=2)).topic  # type: ignore[union-attr]
     carried = {entry[:32] for it in put for entry in entries_of(it.packed)}
     assert carried == {key_of(grown.id, name) for name in ("g", "h", "i")}
@@ -425,8 +422,7 @@ def test_the_count_of_partitions_outlives_packing() -> None:
     register = cluster.nodes["b"].catalogue.register_named("t")
     assert register is not None
     assert (register.all_partitions, register.deleted) == (3, True)
-    asked: list[object] = []
-    cluster.drop = lambda sender, to, message: asked.append(message) is not None
+    asked = noted(cluster, lambda *message: True)
     made(cluster, "t", "c")
     sent_packed = [it for message in asked for it in getattr(message, "topics", ()) if it.id == topic.id]
     assert sent_packed

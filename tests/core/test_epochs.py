@@ -13,8 +13,8 @@ from quorumq.core.cluster.topics import with_layout
 from quorumq.core.messages.effects import Effect, Persist, Received, Send
 from quorumq.core.values.types import STAMP_ZERO, Death, Layout, PartitionId, ProducerId, Span, Topic
 from tests.core.cluster import Cluster
-from tests.core.network import hand_over
-from tests.core.steps import fetch, opened, receipts
+from tests.core.network import hand_over, noted
+from tests.core.steps import dead_entries, fetch, opened, receipts
 from tests.wire.strategies import MESSAGE_TYPES
 
 DEATH = Death(STAMP_ZERO, "rejected", "E", "", "", "f")
@@ -49,7 +49,7 @@ def lively(cluster: Cluster) -> tuple[Topic, ProducerId, list[m.Envelope]]:
     cluster.ask("a", m.ExtendRequest(first, 20.0, cluster.now.mono))
     cluster.ask("a", m.AckRequest(first))
     cluster.ask("a", m.RejectRequest(receipts(cluster.ask("a", fetch(most=2))), death=DEATH))
-    cluster.ask("a", m.RedriveRequest("jobs", 0, "g", first_half(deaths(cluster))))
+    cluster.ask("a", m.RedriveRequest("jobs", 0, "g", first_half(dead_entries(cluster))))
     cluster.ask("a", m.PeekRequest("jobs", 0, "g", "all", (0, 0), 10, complete=True))
     brief = cluster.ask("a", m.OpenSession()).producer_id  # type: ignore[union-attr]
     cluster.ask("a", m.CloseSession(brief, (PartitionId(topic.id, 0),)))
@@ -66,11 +66,6 @@ def first_half(entries: tuple[m.SpanRecord, ...]) -> tuple[m.SpanRecord, ...]:
     """The first of two messages that were listed together."""
     (entry,) = entries
     return (entry._replace(span=entry.span._replace(stop=entry.span.start + 1)),)
-
-
-def deaths(cluster: Cluster) -> tuple[m.SpanRecord, ...]:
-    page = cluster.ask("a", m.PeekRequest("jobs", 0, "g", "dead", (0, 0), 10))
-    return tuple(m.SpanRecord(item.span, item.record) for item in page.items)  # type: ignore[union-attr]
 
 
 def test_every_request_of_another_epoch_is_refused_without_a_trace() -> None:
@@ -127,7 +122,7 @@ def test_through_a_node_of_another_epoch_a_client_hears_of_no_success(inside: bo
     (members,) = topic.replicas
     node = members[0] if inside else next(name for name in cluster.names if name not in members)
     held = receipts(cluster.ask(members[1], fetch(most=1, hold_time=50.0)))
-    dead = deaths(cluster)
+    dead = dead_entries(cluster)
     before = sizes(cluster, members[1])
     # Otherwise all would take it over.
     cluster.drop = lambda sender, to, message: isinstance(message, m.SyncTopics | m.PutTopic)
@@ -188,14 +183,11 @@ def test_starts_of_the_slots_of_another_epoch_are_not_those_of_this_one(epoch: s
     (other,) = set(cluster.names) - {a, b, c}
     for _ in range(3):
         cluster.crash(other, 1.0)
-    stored: list[m.StoreReply] = []
-
-    def drop(sender: str, to: str, message: object) -> bool:
-        if isinstance(message, m.StoreReply) and sender == b:
-            stored.append(message)
-        return isinstance(message, m.StoreReply) and sender in (b, c)
-
-    cluster.drop = drop
+    stored = noted(
+        cluster,
+        lambda sender, to, message: isinstance(message, m.StoreReply) and sender == b,
+        lambda sender, to, message: isinstance(message, m.StoreReply) and sender in (b, c),
+    )
     key = cluster.submit(a, m.Publish(cluster.batch(topic, producer_id, 0, [b"x"])))
     state = cluster.nodes[b].state
     slots = (a, b, c) if epoch == "this" else (a, b, other)

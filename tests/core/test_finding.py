@@ -11,6 +11,7 @@ from quorumq.core.messages.effects import Gone, LinkDown
 from quorumq.core.requests.finding import FIND_TIMEOUT_S, FindCoordinator
 from quorumq.core.values.types import Topic
 from tests.core.cluster import Cluster
+from tests.core.network import noted
 from tests.core.steps import fetch, opened, outcomes, receipts
 
 REGISTERS = (m.PutTopic, m.PutGroup, m.SyncTopics)
@@ -202,10 +203,7 @@ def test_one_that_is_gone_is_not_answered_and_nothing_is_fetched_for_it() -> Non
 def test_a_known_topic_is_not_asked_for() -> None:
     cluster = Cluster()
     topic = cluster.topic()
-    asked: list[object] = []
-    cluster.drop = lambda sender, to, message: (
-        isinstance(message, m.RegistersRequest) and bool(asked.append(message))
-    )
+    asked = noted(cluster, lambda sender, to, message: isinstance(message, m.RegistersRequest))
     producer_id = cluster.ask("c", m.OpenSession()).producer_id  # type: ignore[union-attr]
     cluster.ask("c", m.Publish(cluster.batch(topic, producer_id, 0, [b"x"])))
     cluster.ask("c", m.AckRequest(receipts(cluster.ask("c", fetch()))))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from quorumq.core import messages as m
@@ -9,21 +11,12 @@ from quorumq.core.messages.diskroom import Capacity
 from quorumq.core.messages.effects import DiskFull, Event, MemoryFull
 from quorumq.core.values.errors import Code
 from quorumq.core.values.types import Topic
+from tests.core import layouts
 from tests.core.cluster import Cluster
-from tests.core.layouts import fetched, is_voter, publish
+from tests.core.layouts import fetched, is_voter, move, publish
 from tests.core.steps import check_failed
 
-
-def made(rf: int = 3, nodes: int = 5) -> tuple[Cluster, Topic, list[str], list[str]]:
-    """A cluster with a topic of one partition: (cluster, topic, its nodes, the others)."""
-    cluster = Cluster(nodes, hold_time_max=2.0)
-    topic = cluster.topic(rf=rf)
-    members = list(topic.replicas[0])
-    return cluster, topic, members, [name for name in cluster.names if name not in members]
-
-
-def move(cluster: Cluster, node: str, source: str, to: str) -> m.ClientReply:
-    return cluster.ask(node, m.MovePartition("jobs", 0, source, to))
+made = partial(layouts.made, hold_time_max=2.0)
 
 
 def refusal(reply: m.ClientReply) -> str:

@@ -9,7 +9,7 @@ from quorumq.core.messages.effects import LinkDown, Request
 from quorumq.core.messages.records import DecisionPut, GroupPut
 from quorumq.core.values.types import Batch, Group, Latest, ProducerId, Topic
 from tests.core.cluster import Cluster
-from tests.core.network import hand_over, held_back, wipe
+from tests.core.network import hand_over, held_back, noted, wipe
 from tests.core.steps import check_failed, fetch, more, outcomes, receipts, spans, with_messages, with_session
 
 DECIDING = m.Prepare | m.Accept | m.ProposalReply | m.PutGroup | m.PutReply
@@ -439,14 +439,9 @@ def test_one_request_of_a_node_proposes_at_a_time() -> None:
     cluster = Cluster()
     cluster.topic()
     cluster.delay = 0.1
-    asked: list[object] = []
-
-    def count(sender: str, to: str, message: object) -> bool:
-        if isinstance(message, m.Prepare) and sender == "a" and to == "b":
-            asked.append(message)
-        return False
-
-    cluster.drop = count
+    asked = noted(
+        cluster, lambda sender, to, message: isinstance(message, m.Prepare) and sender == "a" and to == "b"
+    )
     keys = [cluster.submit("a", m.SetGroup("jobs", "g", start="latest")) for _ in range(12)]
     cluster.advance(3.0)
     assert all(isinstance(cluster.replies[key], m.GroupReply) for key in keys)

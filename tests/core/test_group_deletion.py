@@ -13,7 +13,7 @@ from quorumq.core.partition.replica import Replica
 from quorumq.core.values.errors import Code
 from quorumq.core.values.types import Death, Kind, Record, Stamp
 from tests.core.cluster import Cluster
-from tests.core.network import held_back, wipe
+from tests.core.network import held_back, noted, wipe
 from tests.core.steps import (
     check_failed,
     created,
@@ -294,14 +294,7 @@ def test_nor_does_any_message_of_a_node_that_does_not_know(kind: type) -> None:
     cluster.ask("c", m.AckRequest((got[0]._replace(spans=(got[0].receipt.span._replace(stop=1),)),)))
     cluster.drop = deaf("c")
     deleted(cluster)
-    seen: list[object] = []
-
-    def watch(sender: str, to: str, message: object) -> bool:
-        if sender == "c" and isinstance(message, kind):
-            seen.append(message)
-        return deaf("c")(sender, to, message)
-
-    cluster.drop = watch
+    seen = noted(cluster, lambda sender, to, message: sender == "c" and isinstance(message, kind), deaf("c"))
     if kind is m.Hold:
         cluster.submit("c", fetch())
     elif kind is m.Ack:

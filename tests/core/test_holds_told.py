@@ -8,7 +8,6 @@ import pytest
 
 from quorumq.core import messages as m
 from quorumq.core.partition.lease import NO_OWNER
-from quorumq.core.partition.replica import Replica
 from quorumq.core.values.types import Kind, PartitionId, Span
 from tests.core.cluster import Cluster
 from tests.core.steps import (
@@ -19,6 +18,7 @@ from tests.core.steps import (
     fetch,
     outcomes,
     receipts,
+    replica_of,
     rewind,
     with_messages,
     with_session,
@@ -27,14 +27,9 @@ from tests.core.steps import (
 HOLD_S = 30.0
 
 
-def replica(cluster: Cluster, node: str) -> Replica:
-    (only,) = cluster.nodes[node].replicas.values()
-    return only
-
-
 def told(cluster: Cluster, node: str) -> list[tuple[str, Span, bool]]:
     """Return the holds that the node would report: group, messages, and True if they are blocked, held by NO_OWNER."""
-    copy = replica(cluster, node)
+    copy = replica_of(cluster, node)
     granted = copy.node.grants([copy.partition], cluster.now)[copy.partition]
     holds = copy.recall.holds_to_tell(cluster.now, granted)
     return [(hold.group, hold.span, hold.owner == NO_OWNER) for hold in holds]
@@ -56,7 +51,7 @@ def half_acked(cluster: Cluster, group: str = "g", name: str = "a") -> None:
     cluster.drop = lambda sender, to, message: isinstance(message, m.Ack | compared)
     cluster.submit("b", m.AckRequest(got))
     cluster.advance(6.0)
-    assert not replica(cluster, "b").group(group).all_held()
+    assert not replica_of(cluster, "b").group(group).all_held()
     cluster.drop = lambda sender, to, message: isinstance(message, compared)
 
 
@@ -90,7 +85,7 @@ def purged_above(cluster: Cluster) -> None:
     """SKIPPED of a newer generation replaced ACKED."""
     rewind(cluster, "c")
     purge(cluster)
-    ((_, record),) = replica(cluster, "b").group("g").records.items()
+    ((_, record),) = replica_of(cluster, "b").group("g").records.items()
     assert record.kind == Kind.SKIPPED
 
 
@@ -148,13 +143,13 @@ def test_a_hold_outlives_payload_and_session_and_keeps_neither_for_longer_than_i
     assert outcomes(cluster.ask("b", m.AckRequest(got))) == ["acked"]
     cluster.ask("b", m.CloseSession(producer_id, (PartitionId(topic.id, 0),)))
     cluster.advance(30.0)
-    assert [replica(cluster, node).batches.closed.numbers.messages for node in "abc"] == [1, 1, 1]
+    assert [replica_of(cluster, node).batches.closed.numbers.messages for node in "abc"] == [1, 1, 1]
     assert told(cluster, "b") == [("g", Span(producer_id, 0, 4), True)]
     restart(cluster, "a")
-    assert replica(cluster, "a").group("g").held_count == 4
+    assert replica_of(cluster, "a").group("g").held_count == 4
     cluster.advance(30.1)
     for node in "abc":
-        assert not replica(cluster, node).group("g").leases, "no attempt is counted of what is settled"
+        assert not replica_of(cluster, node).group("g").leases, "no attempt is counted of what is settled"
         assert told(cluster, node) == []
 
 
@@ -250,7 +245,7 @@ def test_each_of_two_owners_releases_only_its_own_hold(acks: bool) -> None:
     assert got
     cluster.hear_all()
     restart(cluster, "b")
-    copy, view = replica(cluster, "b"), replica(cluster, "b").group("g")
+    copy, view = replica_of(cluster, "b"), replica_of(cluster, "b").group("g")
     ((_, lease),) = view.leases.items()
     assert lease.held is not None
     assert lease.held.owner == NO_OWNER
@@ -283,7 +278,7 @@ def test_a_released_hold_is_dropped_when_it_would_have_expired() -> None:
         left(cluster, receipts(cluster.ask("a", fetch(most=100, hold_time=5.0))))
         cluster.advance(1.0)
     for node in "abc":
-        notes = replica(cluster, node).group("g").given_up
+        notes = replica_of(cluster, node).group("g").given_up
         assert 5 <= len(notes) <= 7
         assert all(given.spans == 1 for _, given in notes.values())
 
@@ -294,6 +289,6 @@ def test_messages_rejected_one_by_one_are_one_note() -> None:
     for at in range(100):
         rejected(cluster, part_of(got, at, at + 1))
     for node in "abc":
-        ((_, given),) = replica(cluster, node).group("g").given_up.values()
+        ((_, given),) = replica_of(cluster, node).group("g").given_up.values()
         assert given.spans == 1
         assert told(cluster, node) == []

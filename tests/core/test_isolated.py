@@ -10,6 +10,7 @@ from quorumq.core.requests.holdround import QUIET_S
 from quorumq.core.values import limits
 from quorumq.core.values.errors import Code
 from tests.core.cluster import Cluster
+from tests.core.network import noted
 from tests.core.steps import check_failed, fetch, receipts, with_messages, with_session
 
 
@@ -46,14 +47,11 @@ def test_a_fetch_that_only_meets_abstentions_pauses_between_its_rounds() -> None
     for name in "bc":
         cluster.crash(name)
     rounds = cluster.nodes["a"].state.round_count
-    abstained: list[m.HoldReply] = []
-
-    def drop(sender: str, to: str, message: object) -> bool:
-        if isinstance(message, m.HoldReply) and message.abstained:
-            abstained.append(message)
-        return isinstance(message, m.HoldsRequest)
-
-    cluster.drop = drop
+    abstained = noted(
+        cluster,
+        lambda sender, to, message: isinstance(message, m.HoldReply) and message.abstained,
+        lambda sender, to, message: isinstance(message, m.HoldsRequest),
+    )
     reply = cluster.ask("a", fetch(wait=1.0), 1.1)
     assert isinstance(reply, m.Failed), "an empty answer would be taken for an empty queue"
     assert (reply.code, "in quarantine" in reply.detail) == (Code.TOO_FEW_REPLICAS, True)

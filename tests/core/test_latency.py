@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from quorumq.core.messages import HoldReply
 from quorumq.core.values.latency import ANSWERS_MIN, HALVE_EVERY, Latency
+from tests.core.network import held_back
 from tests.core.steps import fetch, receipts, with_messages
 
 
@@ -68,16 +69,8 @@ def test_a_round_waits_three_times_the_percentile(delay: float, timeout: float) 
     """Answers that come after their round was given up count as well: else load could never raise it. Half of the hold
     is the most: the client needs the rest."""
     cluster = with_messages(200)
-    slow: list[tuple[str, str, object]] = []
-
-    def hold_back(sender: str, to: str, message: object) -> bool:
-        if isinstance(message, HoldReply) and sender != to:
-            slow.append((sender, to, message))
-            return True
-        return False
-
     for _ in range(30):
-        cluster.drop = hold_back
+        slow = held_back(cluster, lambda sender, to, message: isinstance(message, HoldReply) and sender != to)
         key = cluster.submit("a", fetch(most=1))
         cluster.advance(delay)
         cluster.hear_all()
@@ -89,7 +82,7 @@ def test_a_round_waits_three_times_the_percentile(delay: float, timeout: float) 
     core = cluster.nodes["a"]
     assert core.context.hold_times.timeout(0.05, 5.0) == pytest.approx(timeout, rel=0.2)
     assert core.status(cluster.now)["hold_reply_p99_ms"] == pytest.approx(1000 * max(delay, 1e-4), rel=0.2)
-    cluster.drop = hold_back
+    cluster.drop = lambda sender, to, message: isinstance(message, HoldReply) and sender != to
     key = cluster.submit("a", fetch(most=1))
     cluster.advance(timeout * 0.79)
     assert core.context.rounds, "the round is not given up yet"

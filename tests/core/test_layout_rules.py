@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -20,30 +21,17 @@ from quorumq.core.requests.context import Context
 from quorumq.core.requests.moving import LayoutCoordinator
 from quorumq.core.requests.placing import Placing
 from quorumq.core.values import limits
-from quorumq.core.values.types import Now, PartitionId, Span, Topic
+from quorumq.core.values.types import Now, PartitionId, Span
+from tests.core import layouts
 from tests.core.cluster import Cluster
 from tests.core.conftest import Without
 from tests.core.growing import GrowingCluster
-from tests.core.layouts import ME, acked, fetched, is_voter, publish
+from tests.core.layouts import ME, acked, fetched, is_voter, move, publish
 from tests.core.network import wipe
 from tests.core.steps import check_failed
+from tests.core.voting import between
 
-
-def made(rf: int = 3, nodes: int = 5) -> tuple[Cluster, Topic, list[str], list[str]]:
-    """A cluster with a topic of one partition: (cluster, topic, its nodes, the others)."""
-    cluster = Cluster(nodes, hold_time_max=2.0, heartbeat=2.0)
-    topic = cluster.topic(rf=rf)
-    members = list(topic.replicas[0])
-    return cluster, topic, members, [name for name in cluster.names if name not in members]
-
-
-def move(cluster: Cluster, node: str, source: str, to: str, within: float = 0.0) -> m.ClientReply:
-    return cluster.ask(node, m.MovePartition("jobs", 0, source, to), within)
-
-
-def between(*names: str) -> Callable[[str, str, object], bool]:
-    """Cut these nodes off from all others, and let them talk to each other."""
-    return lambda sender, to, message: (sender in names) != (to in names)
+made = partial(layouts.made, hold_time_max=2.0, heartbeat=2.0)
 
 
 def deaf(name: str, kind: type) -> Callable[[str, str, object], bool]:

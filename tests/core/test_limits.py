@@ -11,7 +11,7 @@ from quorumq.core.cluster.buckets import Bucket, suffice
 from quorumq.core.values.errors import Code
 from quorumq.core.values.types import Group, Kind, Limit, Pause, Stamp, merge_groups
 from tests.core.cluster import Cluster
-from tests.core.network import wipe
+from tests.core.network import noted, wipe
 from tests.core.steps import (
     DEATH,
     check_failed,
@@ -156,8 +156,7 @@ def test_a_waiting_fetch_goes_on_with_the_next_token_and_sends_no_hold_before() 
     cluster = made()
     limit(cluster, 0.5, 1)
     key = cluster.submit("a", fetch(wait=5.0, hold_time=60.0))
-    sent: list[object] = []
-    cluster.drop = lambda sender, to, message: isinstance(message, m.Hold) and bool(sent.append(message))
+    sent = noted(cluster, lambda sender, to, message: isinstance(message, m.Hold))
     cluster.advance(1.9)
     assert key not in cluster.replies
     assert not sent
@@ -257,8 +256,7 @@ def test_a_repeated_hold_takes_no_second_token_and_an_extension_takes_none() -> 
     cluster = made()
     limit(cluster, 0.01, 10)
     fill(cluster)
-    seen: list[m.Hold] = []
-    cluster.drop = lambda sender, to, message: isinstance(message, m.Hold) and bool(seen.append(message))
+    seen = noted(cluster, lambda sender, to, message: isinstance(message, m.Hold))
     got = receipts(cluster.ask("a", fetch(most=4)))
     core = cluster.nodes["b"]
     (replica,) = core.replicas.values()

@@ -22,7 +22,7 @@ from quorumq.core.recovery.resync import far_above
 from quorumq.core.recovery.trust import STARTS_KEPT
 from quorumq.core.values.types import Incarnation
 from tests.core.cluster import Cluster
-from tests.core.network import cut, wipe
+from tests.core.network import cut, noted, wipe
 from tests.core.steps import check_failed, fetch, outcomes, published, receipts, with_messages
 
 
@@ -214,14 +214,7 @@ def test_an_untrusted_node_abstains_from_a_hold_at_once(lost: str) -> None:
     cluster.journals["c"] = list(cluster.journals["c"]) if lost == "moved" else []
     cluster.crash("c")
     assert not cluster.nodes["c"].state.trusted
-    said: list[m.HoldReply] = []
-
-    def listen(sender: str, to: str, message: object) -> bool:
-        if sender == "c" and isinstance(message, m.HoldReply):
-            said.append(message)
-        return False
-
-    cluster.drop = listen
+    said = noted(cluster, lambda sender, to, message: sender == "c" and isinstance(message, m.HoldReply))
     answer = cluster.ask("a", fetch(hold_time=5.0))
     assert isinstance(answer, m.FetchReply), "its round was not waited for"
     assert receipts(answer) == ()

@@ -20,7 +20,8 @@ from quorumq.core.values.errors import Code
 from quorumq.core.values.types import Now, Owner, PartitionId, ProducerId, Span, Stamp, Topic
 from tests.core.cluster import Cluster
 from tests.core.coded import Coded
-from tests.core.network import SlowDisk, begins_comparison, hand_over, wipe
+from tests.core.layouts import made, move
+from tests.core.network import SlowDisk, begins_comparison, hand_over, noted, wipe
 from tests.core.steps import check_failed
 
 ME = ProducerId("x", 1, 1, 1)
@@ -36,21 +37,9 @@ def bodies(part: m.Slice) -> list[bytes]:
     return [f"{delivery.receipt.span}".encode() for delivery in part.deliveries]
 
 
-def made(rf: int = 3, nodes: int = 5) -> tuple[Cluster, Topic, list[str], list[str]]:
-    """A cluster with a topic of one partition: (cluster, topic, its nodes, the others)."""
-    cluster = Cluster(nodes)
-    topic = cluster.topic(rf=rf)
-    members = list(topic.replicas[0])
-    return cluster, topic, members, [name for name in cluster.names if name not in members]
-
-
 def publish(cluster: Cluster, node: str, topic: Topic, first: int, count: int = 3) -> m.ClientReply:
     payloads = [f"{first + at}".encode() for at in range(count)]
     return cluster.ask(node, m.Publish(cluster.batch(topic, ME, first, payloads)))
-
-
-def move(cluster: Cluster, node: str, source: str, to: str) -> m.ClientReply:
-    return cluster.ask(node, m.MovePartition("jobs", 0, source, to))
 
 
 @pytest.mark.parametrize("rf", [1, 3, 5])
@@ -85,14 +74,11 @@ def test_a_moved_slot_has_what_was_there_and_the_source_is_released(rf: int) -> 
 def test_a_slot_has_not_answered_if_another_one_knows_a_later_start_of_it(superseded: bool) -> None:
     """That start may have no disk any more. The move is refused, to be tried again."""
     cluster, _, (leaving, _, last), (to, via) = made()
-    answers: list[m.SlotReply] = []
-
-    def drop(sender: str, _: str, message: object) -> bool:
-        if isinstance(message, m.SlotReply) and sender == last:
-            answers.append(message)
-        return isinstance(message, m.SlotReply) and sender == last
-
-    cluster.drop = drop
+    answers = noted(
+        cluster,
+        lambda sender, _, message: isinstance(message, m.SlotReply) and sender == last,
+        lambda sender, _, message: isinstance(message, m.SlotReply) and sender == last,
+    )
     key = cluster.submit(via, m.MovePartition("jobs", 0, leaving, to))
     newest = list(answers[0].known.newest)
     newest[1] = newest[1]._replace(n=newest[1].n + superseded)
@@ -515,14 +501,11 @@ def test_a_slot_does_not_lack_what_it_has_reclaimed_even_if_a_rewound_group_may_
 def test_a_source_repeats_a_question_under_its_number_so_that_a_late_answer_counts() -> None:
     cluster, topic, (old,), (new, *_) = made(rf=1)
     publish(cluster, old, topic, 0)
-    asked: list[m.SourceRequest] = []
-
-    def drop(sender: str, to: str, message: object) -> bool:
-        if isinstance(message, m.SourceRequest):
-            asked.append(message)
-        return isinstance(message, m.SourceReply)
-
-    cluster.drop = drop
+    asked = noted(
+        cluster,
+        lambda sender, to, message: isinstance(message, m.SourceRequest),
+        lambda sender, to, message: isinstance(message, m.SourceReply),
+    )
     assert isinstance(move(cluster, new, old, new), m.TopicReply)
     cluster.advance(10.0)
     assert len(asked) >= 2

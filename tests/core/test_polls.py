@@ -8,7 +8,7 @@ from quorumq.core import messages as m
 from quorumq.core.messages.effects import Gone
 from quorumq.core.requests.remote import LOOK_S
 from tests.core.cluster import Cluster
-from tests.core.network import hand_over
+from tests.core.network import hand_over, held_back, noted
 from tests.core.steps import fetch, opened, outcomes, receipts
 
 
@@ -69,24 +69,18 @@ def test_an_empty_poll_asks_all_but_a_majority_and_no_other_fetch_asks_any(rf: i
     cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 0, [b"x"])))
     assert "RemoteFetch" not in kinds_of(cluster, first, fetch())
     cluster.hear_all()
-    parked: list[object] = []
-    cluster.drop = lambda sender, to, message: (
-        isinstance(message, m.RemoteFetch) and bool(parked.append(message))
-    )
+    parked = noted(cluster, lambda sender, to, message: isinstance(message, m.RemoteFetch))
     cluster.ask(first, fetch(wait=0.5), 1.0, of=m.FetchReply)
     assert parked == []
 
 
 def test_replicas_that_do_not_answer_make_an_empty_answer_late_and_no_error() -> None:
     cluster, members = published_without("0")
-    late: list[tuple[str, str, object]] = []
-
-    def keep(sender: str, to: str, message: object) -> bool:
-        if isinstance(message, m.RemoteFetchReply):
-            late.append((sender, to, message))
-        return isinstance(message, m.RemoteFetchReply | m.SyncDigests | m.Store)
-
-    cluster.drop = keep
+    late = held_back(
+        cluster,
+        lambda sender, to, message: isinstance(message, m.RemoteFetchReply),
+        lambda sender, to, message: isinstance(message, m.SyncDigests | m.Store),
+    )
     key = cluster.submit(members[0], fetch(hold_time=20.0))
     cluster.advance(2 * LOOK_S - 0.1)
     assert key not in cluster.replies

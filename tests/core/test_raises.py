@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 
 import pytest
 
@@ -18,6 +19,7 @@ from quorumq.core.requests import layout_steps, sources
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.layout_steps import StepCoordinator
 from quorumq.core.values.types import Layout, Now, PartitionId, Placement, ReplicaSlot, Span, Stamp, Topic
+from tests.core import layouts
 from tests.core.cluster import Cluster
 from tests.core.conftest import Without
 from tests.core.growing import GrowingCluster
@@ -25,13 +27,7 @@ from tests.core.layouts import ME, acked, fetched, is_voter, publish
 from tests.core.network import wipe
 from tests.core.steps import check_failed, receipts
 
-
-def made(rf: int = 1, nodes: int = 5, **options: object) -> tuple[Cluster, Topic, list[str], list[str]]:
-    """A cluster with a topic of one partition: (cluster, topic, its nodes, the others)."""
-    cluster = Cluster(nodes, hold_time_max=2.0, heartbeat=2.0, **options)  # type: ignore[arg-type]
-    topic = cluster.topic(rf=rf)
-    members = list(topic.replicas[0])
-    return cluster, topic, members, [name for name in cluster.names if name not in members]
+made = partial(layouts.made, hold_time_max=2.0, heartbeat=2.0)
 
 
 def raise_to(cluster: Cluster, rf: int, node: str = "a") -> m.ClientReply:
@@ -86,7 +82,7 @@ def test_added_slots_have_the_payload_and_vote(rf: int, to: int) -> None:
 
 
 def test_it_is_asked_for_again_and_taken_back_until_slots_are_added() -> None:
-    cluster, topic, members, others = made()
+    cluster, topic, members, others = made(1)
     cluster.isolated = {others[0]}
     cluster.drop = lambda sender, to, message: others[0] in (sender, to)
     first, again = raise_to(cluster, 5, members[0]), raise_to(cluster, 5, others[1])
@@ -217,7 +213,7 @@ def test_no_slot_is_added_before_each_learner_has_the_payload(rule: bool, withou
     """No payload comes to the learners, and the disk of the only slot is lost."""
     without(layout_steps, "is_copied", copied)
     without(voter, "is_copied", copied)
-    cluster, topic, (old,), others = made()
+    cluster, topic, (old,), others = made(1)
     cluster.drop = lambda sender, to, message: isinstance(message, m.Store) and not message.round
     publish(cluster, others[0], topic, 0)
     raise_to(cluster, 3)
@@ -231,7 +227,7 @@ def test_no_slot_is_added_before_each_learner_has_the_payload(rule: bool, withou
 def test_no_slot_is_added_while_a_learner_is_down(rule: bool, without: Without) -> None:
     without(layout_steps, "is_copied", copied)
     without(voter, "is_copied", copied)
-    cluster, topic, (old,), _ = made()
+    cluster, topic, (old,), _ = made(1)
     publish(cluster, old, topic, 0)
     reply = raise_to(cluster, 3, old)
     assert isinstance(reply, m.TopicReply)
@@ -250,7 +246,7 @@ def test_no_slot_is_added_while_a_learner_is_down(rule: bool, without: Without) 
 
 def test_the_set_before_is_kept_until_every_slot_is_trusted(rule: bool, without: Without) -> None:
     """The added slots hear nothing of the only one for a while."""
-    cluster, topic, (old,), others = made()
+    cluster, topic, (old,), others = made(1)
     publish(cluster, others[0], topic, 0)
     raise_to(cluster, 3)
     cluster.drop = lambda sender, to, message: isinstance(message, m.ResyncReply)
@@ -268,7 +264,7 @@ def test_the_set_before_is_kept_until_every_slot_is_trusted(rule: bool, without:
 
 def test_slots_are_added_while_messages_are_published(rule: bool, without: Without) -> None:
     without(sources, "next_question", whatever_is_here)
-    cluster, topic, members, _ = made()
+    cluster, topic, members, _ = made(1)
     raise_to(cluster, 3)
     for number in range(60):
         publish(cluster, members[0], topic, number, 1)

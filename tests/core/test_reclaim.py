@@ -18,6 +18,7 @@ from quorumq.core.values import limits
 from quorumq.core.values.types import Group, Kind, Span
 from quorumq.wire.codec import encode_message
 from tests.core.cluster import Cluster
+from tests.core.network import noted
 from tests.core.steps import (
     DEATH,
     dead_entries,
@@ -181,10 +182,7 @@ def test_more_groups_than_fit_one_answer_are_told_page_by_page(monkeypatch: pyte
 def test_waiting_topics_are_examined_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peer_groups, "TOPICS_PER_ASK", 2)
     cluster = Cluster()
-    asks: list[m.GroupsRequest] = []
-    cluster.drop = lambda sender, to, message: (
-        isinstance(message, m.GroupsRequest) and bool(asks.append(message) or False)
-    )
+    asks = noted(cluster, lambda sender, to, message: isinstance(message, m.GroupsRequest))
     topics = [cluster.topic(name) for name in ("one", "two", "three", "four", "five", "idle")]
     for topic in topics[:5]:
         producer_id = cluster.ask("a", m.OpenSession()).producer_id
@@ -227,9 +225,8 @@ def test_a_replica_that_was_away_pulls_nothing_that_was_reclaimed_and_agrees_wit
     cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 10, [b"x"] * 5)))
     drained(cluster, node="a")
     cluster.advance(10)
-    sent: list[object] = []
     cluster.start("c")
-    cluster.drop = lambda sender, to, message: bool(sent.append(message)) and False
+    sent = noted(cluster, lambda *message: True)
     cluster.advance(30)
     assert batches(cluster) == [0, 0, 0]
     assert not any(isinstance(message, m.Store) for message in sent)
@@ -355,8 +352,7 @@ def test_a_batch_reclaimed_by_peers_before_its_tombstones_arrive_is_not_missing(
     )
     cluster.start("c", 20)
     assert replica_of(cluster, "c").batches.wanted_again.messages == 10, "c has heard of no tombstone"
-    sent: list[object] = []
-    cluster.drop = lambda sender, to, message: bool(sent.append(message)) and False
+    sent = noted(cluster, lambda *message: True)
     cluster.advance(40)
     assert not replica_of(cluster, "c").batches.wanted_again
     assert len({root_of(replica_of(cluster, node)) for node in "abc"}) == 1

@@ -14,7 +14,7 @@ from quorumq.core.partition.lease import FREE, NO_OWNER, Held
 from quorumq.core.values.types import Incarnation, Owner, ProducerId, Span, Stamp
 from tests.core.cluster import Cluster
 from tests.core.holding import Holding
-from tests.core.network import SlowDisk, hand_over
+from tests.core.network import SlowDisk, hand_over, held_back, noted
 from tests.core.steps import (
     created,
     fetch,
@@ -222,14 +222,13 @@ def test_a_long_table_comes_in_chunks_and_counts_when_all_are_here(monkeypatch: 
     cluster = with_messages(40)
     for _ in range(10):
         receipts(cluster.ask("a", fetch(most=2)))
-    chunks: list[m.HoldsReply] = []
-
-    def drop(sender: str, to: str, message: object) -> bool:
-        if isinstance(message, m.HoldsReply):
-            chunks.append(message)
-        return isinstance(message, m.HoldsReply) and message.chunk == 1 and len(chunks) < 6
-
-    cluster.drop = drop
+    chunks = noted(
+        cluster,
+        lambda sender, to, message: isinstance(message, m.HoldsReply),
+        lambda sender, to, message: (
+            isinstance(message, m.HoldsReply) and message.chunk == 1 and len(chunks) < 6
+        ),
+    )
     cluster.crash("b")
     assert chunks[0].chunks == 4
     assert all(len(chunk.holds) <= 3 for chunk in chunks)
@@ -242,22 +241,14 @@ def test_a_long_table_comes_in_chunks_and_counts_when_all_are_here(monkeypatch: 
 
 def test_an_answer_to_an_earlier_request_does_not_count() -> None:
     cluster = with_messages(1)
-    late: list[m.HoldsReply] = []
-
-    def drop(sender: str, to: str, message: object) -> bool:
-        if isinstance(message, m.HoldsReply) and sender == "c":
-            late.append(message)
-            return True
-        return False
-
-    cluster.drop = drop
+    late = held_back(cluster, lambda sender, to, message: isinstance(message, m.HoldsReply) and sender == "c")
     cluster.crash("b", 1.0)
     assert len(late) > 2
     core = cluster.nodes["b"]
-    for message in late[:-1]:
+    for _, _, message in late[:-1]:
         core.context.hold_recovery.on_told(core.replicas, "c", message, cluster.now)
         assert left(cluster, "b") > 0.0
-    core.context.hold_recovery.on_told(core.replicas, "c", late[-1], cluster.now)
+    core.context.hold_recovery.on_told(core.replicas, "c", late[-1][2], cluster.now)
     assert left(cluster, "b") == 0.0
 
 

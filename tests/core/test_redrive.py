@@ -7,13 +7,18 @@ import pytest
 from quorumq.core import messages as m
 from tests.core.cluster import Cluster
 from tests.core.network import deaf_to_registers
-from tests.core.steps import DEATH, died, fetch, outcomes, peek, receipts, rewind, spans, with_messages
-
-
-def dead_entries(cluster: Cluster, node: str = "a") -> tuple[m.SpanRecord, ...]:
-    """The dead letters as ``node`` sees them."""
-    page = cluster.ask(node, m.PeekRequest("jobs", 0, "g", "dead", (0, 0), 100), of=m.PeekReply)
-    return tuple(m.SpanRecord(item.span, item.record) for item in page.items)
+from tests.core.steps import (
+    DEATH,
+    dead_entries,
+    died,
+    fetch,
+    outcomes,
+    peek,
+    receipts,
+    rewind,
+    spans,
+    with_messages,
+)
 
 
 @pytest.mark.parametrize("covers", [True, False])

@@ -11,11 +11,6 @@ from tests.core.growing import GrowingCluster
 from tests.core.network import wipe
 
 
-def asked(cluster: GrowingCluster, name: str, request: object, seconds: float = 6.0) -> object:
-    """Return the answer to a request after some seconds."""
-    return cluster.ask(name, request, seconds)
-
-
 def change(cluster: GrowingCluster, name: str, *changes: str) -> None:
     for each in changes:
         cluster.ask("a", m.ChangeMembers(each, name), of=m.ChangeMembersReply)
@@ -39,7 +34,7 @@ def deleted_while_down(nodes: str, rf: int, removed: str) -> tuple[GrowingCluste
     topic = on(cluster, nodes, rf)
     cluster.kill(nodes)
     delete = m.DeleteTopic(topic.name, topic.id)
-    assert isinstance(asked(cluster, "a", delete), m.Failed)
+    assert isinstance(cluster.ask("a", delete, 6.0), m.Failed)
     for name in removed:
         change(cluster, name, "drain", "remove")
     return cluster, delete
@@ -49,16 +44,16 @@ def deleted_while_down(nodes: str, rf: int, removed: str) -> tuple[GrowingCluste
 def test_a_deletion_is_completed_though_nodes_of_a_set_were_removed_meanwhile(nodes: str, rf: int) -> None:
     """They know nothing of it. A node that knows the deletion lets a drained node leave."""
     cluster, delete = deleted_while_down(nodes, rf, removed=nodes)
-    assert isinstance(asked(cluster, "b", delete), m.TopicReply)
+    assert isinstance(cluster.ask("b", delete, 6.0), m.TopicReply)
     assert cluster.topic(delete.name).deletions == 1
 
 
 def test_a_deletion_waits_for_the_nodes_of_a_set_that_are_members() -> None:
     """Two of three were removed: the third alone is asked, and has to answer."""
     cluster, delete = deleted_while_down("def", 3, removed="de")
-    assert isinstance(asked(cluster, "a", delete), m.Failed)
+    assert isinstance(cluster.ask("a", delete, 6.0), m.Failed)
     cluster.start("f")
-    assert isinstance(asked(cluster, "a", delete), m.TopicReply)
+    assert isinstance(cluster.ask("a", delete, 6.0), m.TopicReply)
 
 
 def moved_on() -> tuple[GrowingCluster, Topic]:
@@ -81,7 +76,7 @@ def moved_on() -> tuple[GrowingCluster, Topic]:
 
 def test_a_group_is_made_though_the_set_before_was_removed() -> None:
     cluster, topic = moved_on()
-    reply = asked(cluster, "c", m.SetGroup(topic.name, "g"))
+    reply = cluster.ask("c", m.SetGroup(topic.name, "g"), 6.0)
     assert isinstance(reply, m.GroupReply), reply
 
 

@@ -30,6 +30,7 @@ from tests.core.steps import (
     fetch,
     opened,
     outcomes,
+    present,
     published,
     receipts,
     replica_of,
@@ -37,10 +38,6 @@ from tests.core.steps import (
     with_messages,
     with_session,
 )
-
-
-def present(cluster: Cluster, name: str) -> int:
-    return sum(replica.batches.present.messages for replica in cluster.nodes[name].replicas.values())
 
 
 def test_a_wiped_node_comes_back_with_everything_and_above_its_old_start() -> None:

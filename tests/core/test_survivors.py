@@ -16,7 +16,16 @@ from quorumq.core.values.types import Member, ProducerId, Stamp, Topic
 from tests.core.cluster import Cluster
 from tests.core.conftest import Without
 from tests.core.network import hand_over, wipe
-from tests.core.steps import check_failed, fetch, opened, outcomes, receipts, with_messages, with_session
+from tests.core.steps import (
+    check_failed,
+    fetch,
+    opened,
+    outcomes,
+    present,
+    receipts,
+    with_messages,
+    with_session,
+)
 
 
 def wiped(cluster: Cluster, names: str) -> None:
@@ -32,10 +41,6 @@ def declare(cluster: Cluster, through: str, survivors: str, within: float = 6.0)
 
 def trust(cluster: Cluster) -> str:
     return "".join(name for name in sorted(cluster.nodes) if cluster.nodes[name].state.trusted)
-
-
-def present(cluster: Cluster, name: str) -> int:
-    return sum(replica.batches.present.messages for replica in cluster.nodes[name].replicas.values())
 
 
 def resync_of(cluster: Cluster, name: str) -> str:

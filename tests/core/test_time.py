@@ -10,6 +10,7 @@ from quorumq.core.partition.attempts import NO_ATTEMPTS
 from quorumq.core.values import limits
 from quorumq.core.values.types import PartitionId
 from tests.core.cluster import Cluster
+from tests.core.network import noted
 from tests.core.steps import check_failed, fetch, opened, outcomes, publish_first, receipts
 
 YEAR_MS = 365 * 86_400_000
@@ -249,14 +250,7 @@ def test_a_node_whose_clock_alone_says_due_does_not_ask_all_the_time() -> None:
     publish_first(cluster, delay_ms=60_000)
     restart(cluster, "a", YEAR_MS)
     cluster.advance(2)
-    answers: list[m.HoldReply] = []
-
-    def drop(sender: str, to: str, message: object) -> bool:
-        if isinstance(message, m.HoldReply):
-            answers.append(message)
-        return False
-
-    cluster.drop = drop
+    answers = noted(cluster, lambda sender, to, message: isinstance(message, m.HoldReply))
     for _ in range(100):
         cluster.advance(0.1)
         assert got(cluster, "a", 1.0) == 0

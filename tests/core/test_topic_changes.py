@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from quorumq.core import messages as m
-from quorumq.core.messages.effects import Received, Request
+from quorumq.core.messages.effects import Request
 from quorumq.core.messages.records import BatchStored
 from quorumq.core.values import limits
 from quorumq.core.values.types import Topic
 from tests.core.cluster import Cluster
+from tests.core.network import hand_over, held_back
 from tests.core.steps import check_failed, fetch, outcomes, receipts, with_session
 
 
@@ -283,29 +284,19 @@ def test_a_node_that_does_not_know_finds_no_majority_and_learns_why() -> None:
 def test_a_late_message_for_a_deleted_topic_writes_no_hint() -> None:
     """Fetching and waiting clients are dropped with the topic: no later event would drop them."""
     cluster, topic, _ = with_session()
-    late: list[m.Hold | m.Heartbeat] = []
-
-    def delay(sender: str, to: str, message: object) -> bool:
-        if isinstance(message, m.Hold | m.Heartbeat) and (sender, to) == ("c", "a"):
-            late.append(message)
-            return True
-        return False
-
-    cluster.drop = delay
+    late = held_back(
+        cluster,
+        lambda sender, to, message: isinstance(message, m.Hold | m.Heartbeat) and (sender, to) == ("c", "a"),
+    )
     cluster.submit("c", fetch(most=5))
     cluster.submit("c", fetch("other", most=100, least=50, wait=0.9))
     cluster.advance(0.8)
     cluster.hear_all()
     deleted(cluster, topic)
-    a, c = cluster.nodes["a"].state, cluster.nodes["c"].state
-    for message in late:
-        envelope = m.Envelope("c", c.incarnation, "a", a.incarnation, c.clock.value, message)
-        cluster.queue.append(("a", Received(envelope)))
-    cluster.run()
-    assert {type(message) for message in late if isinstance(message, m.Hold) or message.waiting} == {
-        m.Hold,
-        m.Heartbeat,
-    }
+    a = cluster.nodes["a"].state
+    for item in late:
+        hand_over(cluster, *item)
+    assert {type(it) for _, _, it in late if isinstance(it, m.Hold) or it.waiting} == {m.Hold, m.Heartbeat}
     assert (a.active, a.parked) == ({}, {})
 
 
