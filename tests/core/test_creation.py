@@ -43,9 +43,7 @@ def payload(cluster: Cluster, topic: Topic) -> list[int]:
 
 def filled(cluster: Cluster, topic: Topic, node: str) -> None:
     producer_id = cluster.ask(node, m.OpenSession()).producer_id  # type: ignore[union-attr]
-    assert isinstance(
-        cluster.ask(node, m.Publish(cluster.batch(topic, producer_id, 0, [b"m"] * 5))), m.PublishReply
-    )
+    cluster.ask(node, m.Publish(cluster.batch(topic, producer_id, 0, [b"m"] * 5)), of=m.PublishReply)
 
 
 # ---------------------------------------------------------------------- conflicts destroy nothing

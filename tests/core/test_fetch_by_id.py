@@ -74,9 +74,7 @@ def test_a_suspect_is_alone_and_only_for_a_client_with_nothing_in_hand() -> None
 def test_a_node_without_a_replica_has_another_one_do_it() -> None:
     cluster = Cluster(5)
     topic, producer_id = opened(cluster)
-    assert isinstance(
-        cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 0, [b"x"] * 5))), m.PublishReply
-    )
+    cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 0, [b"x"] * 5)), of=m.PublishReply)
     (outsider, *_) = [name for name in cluster.names if name not in topic.replicas[0]]
     reply = cluster.ask(outsider, by_id(Span(producer_id, 3, 4)))
     assert seqs(reply) == [3]

@@ -36,9 +36,7 @@ def made() -> tuple[Cluster, Topic]:
     outdated(cluster, "c")
     topic, producer_id = opened(cluster)
     cluster.drop = lambda sender, to, message: to == "c" and sender != to
-    assert isinstance(
-        cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 0, [b"0"]))), m.PublishReply
-    )
+    cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 0, [b"0"])), of=m.PublishReply)
     outdated(cluster, "c")
     assert known(cluster, "c") == []
     return cluster, topic
@@ -106,9 +104,7 @@ def test_partitions_that_were_added_are_found() -> None:
     grown = cluster.ask("a", m.AlterTopic("jobs", partitions=3)).topic  # type: ignore[union-attr]
     producer_id = cluster.ask("c", m.OpenSession()).producer_id  # type: ignore[union-attr]
     assert cluster.nodes["c"].topics[topic.id].partitions == 1
-    assert isinstance(
-        cluster.ask("c", m.Publish(cluster.batch(grown, producer_id, 0, [b"x"], partition=2))), m.PublishReply
-    )
+    cluster.ask("c", m.Publish(cluster.batch(grown, producer_id, 0, [b"x"], partition=2)), of=m.PublishReply)
     outdated(cluster, "b")
     cluster.ask("a", m.AlterTopic("jobs", partitions=4))
     assert isinstance(cluster.ask("b", fetch()._replace(partitions=(3,))), m.FetchReply)

@@ -370,9 +370,7 @@ def made_with_a_message(cluster: Cluster, through: str, request: m.CreateTopic) 
     """A topic of the name, with one message in partition 0."""
     topic = cluster.ask(through, request, 6.0).topic  # type: ignore[union-attr]
     producer_id = cluster.ask(through, m.OpenSession()).producer_id  # type: ignore[union-attr]
-    assert isinstance(
-        cluster.ask(through, m.Publish(cluster.batch(topic, producer_id, 0, [b"x"])), 6.0), m.PublishReply
-    )
+    cluster.ask(through, m.Publish(cluster.batch(topic, producer_id, 0, [b"x"])), 6.0, of=m.PublishReply)
     return topic  # type: ignore[no-any-return]
 
 

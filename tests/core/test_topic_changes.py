@@ -395,9 +395,7 @@ def test_deleting_one_of_which_only_another_of_its_name_is_known_says_that_this_
 def fill(cluster: Cluster, name: str, count: int = 2) -> None:
     topic = cluster.nodes["a"].topic_named(name) or cluster.topic(name)
     producer_id = cluster.ask("a", m.OpenSession()).producer_id
-    assert isinstance(
-        cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 0, [b"x"] * count))), m.PublishReply
-    )
+    cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 0, [b"x"] * count)), of=m.PublishReply)
 
 
 def asking(*topics: str, most: int = 100, wait: float = 0.0, partitions: tuple[int, ...] = ()) -> m.Fetch:
@@ -483,9 +481,7 @@ def test_more_partitions_move_nothing_and_are_read_by_the_next_fetch() -> None:
     assert isinstance(cluster.ask("c", m.Publish(again)), m.PublishReply), (
         "a retry stays where it was numbered"
     )
-    assert isinstance(
-        cluster.ask("c", m.Publish(cluster.batch(grown, producer_id, 0, [b"x"], 2))), m.PublishReply
-    )
+    cluster.ask("c", m.Publish(cluster.batch(grown, producer_id, 0, [b"x"], 2)), of=m.PublishReply)
     got = receipts(cluster.ask("b", fetch()))
     assert sum(item.receipt.span.size for item in got) == 5
     assert {item.receipt.partition.number for item in got} == {0, 2}
@@ -499,7 +495,5 @@ def test_a_new_partition_is_stored_by_nodes_that_do_not_know_it() -> None:
         isinstance(message, m.SyncTopics) or (sender != to and "b" in (sender, to))
     )
     assert cluster.nodes["c"].topic_named("jobs").partitions == 1
-    assert isinstance(
-        cluster.ask("a", m.Publish(cluster.batch(grown, producer_id, 0, [b"x"], 1))), m.PublishReply
-    )
+    cluster.ask("a", m.Publish(cluster.batch(grown, producer_id, 0, [b"x"], 1)), of=m.PublishReply)
     assert cluster.nodes["c"].topic_named("jobs").partitions == 2
