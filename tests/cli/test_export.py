@@ -25,13 +25,12 @@ from quorumq.storage.journal import Journal
 from quorumq.storage.offline import OfflineDirectory, ReadOnlyDisk
 from quorumq.storage.records import BATCH_MOVED, BATCH_STORED, TYPE_OF
 from quorumq.wire.batch import Message, build_batch
-from sim.memory_disk import MemoryDisk
 from tests.client.steps import in_a_thread
 from tests.core.cluster import Cluster
 from tests.core.growing import GrowingCluster
 from tests.core.steps import fetch, outcomes, receipts
 from tests.storage.samples import DIRECTORY, copy_out, record_headers
-from tests.storage.writer import Writer, flips, frames_in, worn
+from tests.storage.writer import compacted, flips, frames_in, worn
 
 DEATH = Death(Stamp(1, "a"), "rejected", "ValueError", "no", "", "", 1, 0, 0, 0, 0, "", "", "", "")
 
@@ -348,16 +347,7 @@ def test_a_worn_directory_with_any_byte_damaged_gives_its_live_messages(tmp_path
 
 
 def test_a_damaged_copy_gives_way_to_what_it_was_copied_from(tmp_path: Path) -> None:
-    writer = Writer(MemoryDisk())
-    writer.open()
-    writer.append(9)
-    writer.roll()
-    writer.append(6)
-    writer.commit()
-    writer.drop(writer.live()[1:4])
-    writer.commit()
-    writer.compact(1)
-    writer.commit()
+    writer = compacted()
     writer.append(2)
     writer.commit()
     writer.append(2)

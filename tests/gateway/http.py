@@ -6,7 +6,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
 import trio
@@ -16,26 +16,9 @@ from quorumq.gateway.app import make_app
 from quorumq.gateway.gateway import running
 from quorumq.gateway.settings import Settings
 from quorumq.testing import Cluster, cluster
+from tests.gateway.sdk import Answer
 
 HOST = "127.0.0.1:7480"
-
-
-class Answer(NamedTuple):
-    """The answer to one request."""
-
-    status: int
-    headers: dict[str, str]
-    body: bytes
-
-    @property
-    def json(self) -> Any:
-        """The body, from JSON."""
-        return json.loads(self.body)
-
-    @property
-    def text(self) -> str:
-        """The body as text."""
-        return self.body.decode()
 
 
 @dataclass(eq=False)

@@ -46,6 +46,11 @@ class Answer(NamedTuple):
         return json.loads(self.body)
 
     @property
+    def text(self) -> str:
+        """The body as text."""
+        return self.body.decode()
+
+    @property
     def code(self) -> str:
         """Name of the error in the JSON protocol; "" without one."""
         name = str(self.json.get("__type", "")).removeprefix("com.amazonaws.sqs#")
@@ -54,8 +59,9 @@ class Answer(NamedTuple):
     @property
     def xml(self) -> ElementTree.Element:
         """The body, from XML, without its namespace."""
-        text = self.body.decode().replace(' xmlns="http://queue.amazonaws.com/doc/2012-11-05/"', "")
-        return ElementTree.fromstring(text)
+        return ElementTree.fromstring(
+            self.text.replace(' xmlns="http://queue.amazonaws.com/doc/2012-11-05/"', "")
+        )
 
 
 class Sdk:

@@ -142,8 +142,8 @@ def frames_in(path: Path) -> list[Frame]:
     return [item for item in scan.records() if isinstance(item, Frame)]
 
 
-def worn() -> Writer:
-    """A journal of three segments, with batches forgotten, moved, and some commits behind the newest snapshot."""
+def compacted() -> Writer:
+    """A journal whose first segment was compacted: one of its batches moved."""
     writer = Writer(MemoryDisk())
     writer.open()
     writer.append(9)
@@ -154,6 +154,12 @@ def worn() -> Writer:
     writer.commit()
     writer.compact(1)  # moves one of three
     writer.commit()
+    return writer
+
+
+def worn() -> Writer:
+    """A journal of three segments, with batches forgotten, moved, and some commits behind the newest snapshot."""
+    writer = compacted()
     writer.append(3)
     writer.roll()
     for _ in range(3):
