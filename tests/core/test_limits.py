@@ -11,7 +11,7 @@ from quorumq.core.cluster.buckets import Bucket, suffice
 from quorumq.core.values.errors import Code
 from quorumq.core.values.types import Group, Kind, Limit, Pause, Stamp, merge_groups
 from tests.core.cluster import Cluster
-from tests.core.network import noted, wipe
+from tests.core.network import deaf_to_registers, noted, wipe
 from tests.core.steps import (
     DEATH,
     check_failed,
@@ -194,9 +194,7 @@ def test_a_group_without_a_limit_has_no_bucket_and_one_whose_limit_ends_goes_on_
 def test_voters_hold_a_coordinator_to_a_limit_that_it_does_not_know() -> None:
     cluster = made()
     assert messages(cluster.ask("c", fetch(most=1))) == 1
-    cluster.drop = lambda sender, to, message: (
-        to == "c" != sender and isinstance(message, m.PutGroup | m.SyncTopics)
-    )
+    deaf_to_registers(cluster, "c")
     limit(cluster, 10.0, 1)
     assert not cluster.nodes["c"].state.buckets
     readers = Readers(cluster, "c", wait=0.3)

@@ -63,9 +63,7 @@ def test_a_waiting_fetch_goes_on_when_the_group_is_resumed_and_not_before() -> N
 def test_voters_refuse_and_tell_a_coordinator_that_does_not_know() -> None:
     cluster = made()
     assert len(spans(cluster.ask("c", fetch(most=1)))) == 1  # it asks for no register any more
-    cluster.drop = lambda sender, to, message: (
-        to == "c" != sender and isinstance(message, m.PutGroup | m.SyncTopics)
-    )
+    deaf_to_registers(cluster, "c")
     pause(cluster, "a")
     assert not any(group.paused for group in cluster.nodes["c"].catalogue.groups.values())
     cluster.hear_all()
@@ -110,9 +108,7 @@ def test_a_pause_survives_a_rewind_a_start_and_a_wipe_and_ends_with_its_group() 
 
 def test_a_pause_is_stamped_above_a_confirmed_one_that_its_node_does_not_know() -> None:
     cluster = made()
-    cluster.drop = lambda sender, to, message: (
-        to == "c" != sender and isinstance(message, m.PutGroup | m.SyncTopics)
-    )
+    deaf_to_registers(cluster, "c")
     cluster.wall_off_ms = {"a": 20_000}
     pause(cluster, "a")
     pause(cluster, "a", paused=False)
