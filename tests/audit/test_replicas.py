@@ -128,9 +128,7 @@ def test_a_message_is_buried_once_a_raised_majority_has_it(nodes: str, verdict: 
 
 
 @pytest.mark.parametrize(("more", "verdict"), [("", "not checked"), ("d", "not checked"), ("de", "broken")])
-def test_a_ttl_is_asked_about_once_every_added_slot_has_a_copy(
-    more: str, verdict: str, tmp_path: Path
-) -> None:
+def test_a_ttl_is_asked_about_once_all_new_slots_have_a_copy(more: str, verdict: str, tmp_path: Path) -> None:
     story = with_layouts(ttl_share("r", 2.2))
     for node in more:
         story.add(f"node:{node}", "store", 0.006, **BATCH)

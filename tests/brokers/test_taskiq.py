@@ -470,9 +470,7 @@ def test_a_broker_that_is_not_started_says_so() -> None:
 
 
 @looped
-async def test_a_rejection_goes_on_though_nothing_else_refers_to_it(
-    nodes: aio.Cluster, broker: QuorumqBroker
-) -> None:
+async def test_a_rejection_goes_on_if_nothing_refers_to_it(nodes: aio.Cluster, broker: QuorumqBroker) -> None:
     """Loops of asyncio keep weak references to tasks."""
     calls: list[weakref.ref[asyncio.Future[None]]] = []
 

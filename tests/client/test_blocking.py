@@ -347,9 +347,7 @@ def test_a_call_that_is_interrupted_is_cancelled(client: Client, monkeypatch: py
 
 
 @pytest.mark.parametrize("answered", [False, True])
-def test_nothing_is_lost_where_a_call_is_interrupted(
-    client: Client, monkeypatch: pytest.MonkeyPatch, answered: bool
-) -> None:
+def test_interruption_loses_nothing(client: Client, monkeypatch: pytest.MonkeyPatch, answered: bool) -> None:
     with client.producer("jobs") as producer:
         producer.publish_many([b"x"] * 10)
         with interrupting(monkeypatch, answered=answered):

@@ -142,9 +142,7 @@ async def test_a_search_lets_other_tasks_run_and_is_paced_by_the_caller() -> Non
         assert seen == 2 * list(range(100))
 
 
-async def test_a_search_decodes_one_batch_of_a_page_in_a_step_and_drops_those_before(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_search_decodes_a_batch_in_a_step_and_drops_earlier(monkeypatch: pytest.MonkeyPatch) -> None:
     """A page was decoded whole once: 8 MiB of it are 50 ms in which a gateway serves no other user."""
     decoded: list[int] = []  # messages of each step that decodes some
     kept: list[int] = []

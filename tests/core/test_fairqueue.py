@@ -154,9 +154,7 @@ MADE: dict[str, Callable[[], tuple[Cluster, object]]] = {
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_many_costly_requests_of_one_connection_are_many_steps(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_costly_requests_of_a_client_are_many_steps(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster, request = MADE[name]()
 
     def work() -> None:

@@ -385,9 +385,7 @@ def test_a_slot_that_comes_back_drops_messages_of_ids_closed_since(rule: bool, w
     assert bool(fetched(cluster, first)) != rule, "acked messages are delivered again"
 
 
-def test_a_slot_drops_messages_of_closed_producer_ids_in_steps(
-    rule: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slot_drops_messages_of_closed_ids_in_steps(rule: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step has time for a few of 50 batches; the slot does not vote before the last one is dropped."""
     cluster, topic, (first,), (second, other) = made(rf=1, nodes=3)
     if not rule:

@@ -310,9 +310,7 @@ def test_a_new_voter_learns_what_was_accepted(rule: bool, without: Without) -> N
     assert made(cluster, "b", 3) is not rule, "b finishes the first one, and says that it differs"
 
 
-def test_a_new_voter_learns_which_starts_were_seen(
-    rule: bool, monkeypatch: pytest.MonkeyPatch, without: Without
-) -> None:
+def test_a_new_voter_learns_the_starts(rule: bool, monkeypatch: pytest.MonkeyPatch, without: Without) -> None:
     """d and f have never heard of e, and become voters: without the rule e uses a start number twice."""
     cluster = grown("d", "f")
     without(Peers, "take_in", lambda self, starts: [])

@@ -55,9 +55,7 @@ async def test_renewed_keys_count_without_a_start(tmp_path: Path, caplog: pytest
     assert names == ["keys_file_read", "keys_file_ignored", "keys_file_read"]
 
 
-def test_a_new_file_of_keys_is_durable_before_a_secret_is_printed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_of_keys_is_durable_before_its_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A power cut could take the file's name, and each secret that was derived from it."""
     durable: list[int] = []
     monkeypatch.setattr(os, "fsync", lambda file: durable.append(os.fstat(file).st_ino))

@@ -270,9 +270,7 @@ async def test_requests_wait_in_line_and_end_with_their_tasks(
 
 
 @in_steps
-async def test_a_user_that_comes_again_is_ahead_by_what_its_absence_has_not_paid(
-    processor: Processor, it: Shares
-) -> None:
+async def test_a_user_that_returns_is_ahead_by_what_it_has_not_paid(processor: Processor, it: Shares) -> None:
     shop, rival = it.of(SHOP), it.of(RIVAL)
     it.ahead(shop)
     it.ahead(rival)
@@ -409,9 +407,7 @@ async def test_users_of_an_open_gateway_count_by_their_addresses(processor: Proc
 
 
 @in_steps
-async def test_a_claim_counts_by_its_address_until_it_is_proven_and_a_wrong_one_again(
-    processor: Processor, it: Shares
-) -> None:
+async def test_a_claim_counts_by_its_address_until_proven_or_wrong(processor: Processor, it: Shares) -> None:
     here, there = ("127.0.0.1", "shop"), ("127.0.0.2", "shop")
 
     it.pay(None, serves=True)

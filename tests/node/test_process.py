@@ -135,9 +135,7 @@ def test_only_what_a_configuration_mends_is_called_a_wrong_one(
     assert serve.run(ConfigFile(write_config(tmp_path))) == code
 
 
-def test_a_data_directory_that_is_none_a_lock_that_is_a_link_and_a_segment_of_any_size_are_refused(
-    tmp_path: Path,
-) -> None:
+def test_a_data_directory_that_is_none_a_linked_lock_and_a_huge_segment_are_refused(tmp_path: Path) -> None:
     code, text = ends(write_config(tmp_path, data_dir="node.toml"))
     assert (code, "Not a directory" in text, "Traceback" in text) == (74, True, False)
     kept = tmp_path / "kept"

@@ -594,9 +594,7 @@ def test_a_rewind_need_not_bring_back_reclaimed_payload() -> None:
     ],
     ids=["none are made", "they are", "they may be since", "who knows what it was before"],
 )
-def test_a_group_that_no_one_created_reads_a_topic_only_where_that_is_set(
-    asked: list[dict[str, object]], strays: bool
-) -> None:
+def test_a_group_that_no_one_made_reads_only_where_set(asked: list[dict[str, object]], strays: bool) -> None:
     def story() -> Story:
         made = Story()
         for op, settings in enumerate(asked):
@@ -1043,9 +1041,7 @@ def test_an_acked_message_is_not_delivered_again_without_a_rewind() -> None:
 
 
 @pytest.mark.parametrize(("got", "nodes", "stands"), [(1, "", False), (0, "ab", False), (0, "a", True)])
-def test_a_fetch_shows_that_the_group_is_there_by_messages_or_where_a_majority_has_it(
-    got: int, nodes: str, stands: bool
-) -> None:
+def test_a_fetch_shows_a_group_by_messages_or_a_majority(got: int, nodes: str, stands: bool) -> None:
     story = Making()
     for node in "abc":
         story.add(f"node:{node}", "start", incarnation=1)

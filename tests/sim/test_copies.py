@@ -52,9 +52,7 @@ def test_a_store_that_came_to_a_full_node_has_no_copy(full: bool, monkeypatch: p
 
 
 @pytest.mark.parametrize("names_what_it_saw", [True, False])
-def test_a_copy_of_a_change_that_was_undone_does_nothing(
-    names_what_it_saw: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_of_an_undone_change_is_void(names_what_it_saw: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not names_what_it_saw:
         monkeypatch.setattr(calls, "as_seen", lambda request, topic, groups: request._replace(id=topic.id))
     cluster = Cluster(Schedule(7, "quiet", Options(operators=1)))

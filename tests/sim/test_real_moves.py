@@ -52,9 +52,7 @@ def test_moves_are_drawn_beside_the_other_faults_if_there_are_more_nodes_than_re
         ("n1", 0, ("real", 0, "n1", "n4")),
     ],
 )
-async def test_a_move_gives_a_slot_to_a_node_or_takes_it_away(
-    node: str, drawn: int, asked: tuple[str, int, str, str]
-) -> None:
+async def test_a_move_gives_or_takes_a_slot(node: str, drawn: int, asked: tuple[str, int, str, str]) -> None:
     operator = Operator()
     moves = Moves(operator, ["real", "real"])  # type: ignore[arg-type]
     await moves.move(node, drawn)

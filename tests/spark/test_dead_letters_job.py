@@ -292,9 +292,7 @@ def test_a_refusal_of_the_data_source_is_one_sentence(spark: SparkSession, tmp_p
 
 
 @pytest.mark.e2e
-def test_the_numbers_are_those_of_the_command_line_and_its_plan_is_carried_out(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_the_numbers_are_those_of_the_command_and_its_plan_works(spark: SparkSession, tmp_path: Path) -> None:
     nodes, out = tmp_path / "nodes", tmp_path / "out"
     with LocalCluster(3, hold_time_max=2.0, keep=nodes) as cluster:
         shell = Shell(cluster)

@@ -86,9 +86,7 @@ def test_outputs_are_derived_from_the_ids_of_messages(spark: SparkSession, clust
 
 
 @pytest.mark.soak
-def test_a_stream_that_repeats_its_last_batch_adds_nothing(
-    spark: SparkSession, cluster: LocalCluster, tmp_path: Path
-) -> None:
+def test_a_stream_repeated_adds_nothing(spark: SparkSession, cluster: LocalCluster, tmp_path: Path) -> None:
     nodes = ",".join(cluster.addresses)
     options = {"nodes": nodes, "checkpointLocation": str(tmp_path / "checkpoint")}
 
