@@ -62,14 +62,6 @@ def test_publishes_of_one_step_are_one_store_one_append_and_one_answer() -> None
     assert {named.receipt.span.producer_id for named in got} == set(producer_ids)
 
 
-def test_a_publish_that_comes_alone_waits_for_no_one() -> None:
-    cluster = Watched()
-    topic = cluster.topic()
-    (producer_id,) = sessions(cluster, 1)
-    assert cluster.ask("a", one(cluster, topic, producer_id)) == m.PublishReply(2)
-    assert [len(store.parts) for store in cluster.stores] == [1]
-
-
 def test_each_batch_keeps_its_own_delay() -> None:
     cluster = Watched()
     topic = cluster.topic()
