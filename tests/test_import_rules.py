@@ -66,19 +66,9 @@ REMEDY = {
 }
 
 WITHOUT_CIRCLES = [
-    "quorumq.core",
-    "quorumq.wire",
-    "quorumq.storage",
-    "quorumq.node",
-    "quorumq.history",
-    "quorumq.audit",
-    "quorumq.client",
-    "quorumq.gateway",
-    "quorumq.testing",
-    "quorumq.cli",
-    "quorumq.lab",
-    "sim",
-]
+    "quorumq.core", "quorumq.wire", "quorumq.storage", "quorumq.node", "quorumq.history", "quorumq.audit",
+    "quorumq.client", "quorumq.gateway", "quorumq.testing", "quorumq.cli", "quorumq.lab", "sim",
+]  # fmt: skip
 """Packages whose files can be read from the bottom up: none of them imports one that imports it, directly or not."""
 
 FLOORS = {
@@ -224,14 +214,8 @@ def test_the_core_never_iterates_over_a_set(package: str) -> None:
 def test_the_shell_decides_nothing() -> None:
     """node/ routes; quorums, holds and tombstones are decided in core/."""
     words = (
-        "majority",
-        "is_superseded",
-        "GroupView",
-        "merge_records",
-        "Kind.ACKED",
-        "Kind.DEAD",
-        "record_rank",
-    )
+        "majority", "is_superseded", "GroupView", "merge_records", "Kind.ACKED", "Kind.DEAD", "record_rank",
+    )  # fmt: skip
     for path in modules("quorumq.node"):
         tree = ast.parse(path.read_text())
         names = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]

@@ -13,24 +13,10 @@ from typing import Final, NamedTuple
 ROOT: Final = Path(__file__).parents[1]
 
 PACKAGES: Final = (
-    "quorumq/core",
-    "quorumq/client",
-    "quorumq/node",
-    "quorumq/storage",
-    "quorumq/wire",
-    "quorumq/cli",
-    "quorumq/lab",
-    "quorumq/history",
-    "quorumq/audit",
-    "quorumq/testing",
-    "quorumq/brokers",
-    "quorumq/gateway",
-    "quorumq",
-    "sim",
-    "spark",
-    "tests",
-    "docs",
-)
+    "quorumq/core", "quorumq/client", "quorumq/node", "quorumq/storage", "quorumq/wire", "quorumq/cli",
+    "quorumq/lab", "quorumq/history", "quorumq/audit", "quorumq/testing", "quorumq/brokers",
+    "quorumq/gateway", "quorumq", "sim", "spark", "tests", "docs",
+)  # fmt: skip
 """Prefixes of paths. The first match counts the file."""
 
 MADE: Final = ("docs/api.md",)

@@ -718,12 +718,8 @@ def test_two_simulated_runs_of_one_name_hold_nothing(tmp_path: Path) -> None:
     assert result.runs[0]["lines"] == 2 * len(rows)
     (row,) = result.remainder
     assert (row["run"], row["detail"], row["count"], row["gap"], row["lossy"]) == (
-        "r",
-        "client:p",
-        1,
-        True,
-        True,
-    )
+        "r", "client:p", 1, True, True,
+    )  # fmt: skip
     assert "two runs have one name" in row["kind"]
 
 
@@ -780,28 +776,13 @@ def test_every_kind_is_asked_about_or_left_out_on_purpose() -> None:
     asked = {"publish", "store", "deliver", "ack", "reject", "dead_letter", "extend", "redrive", "list"}
     asked |= {"derive", "set_topic", "topic"}
     context = {
-        "settings",
-        "phase",
-        "fault",
-        "start",
-        "stop",
-        "crash",
-        "purge",
-        "set_group",
-        "register",
-        "truncated",
-        "delete_topic",
-        "delete_group",
-        "fetch",
-    }
+        "settings", "phase", "fault", "start", "stop", "crash", "purge", "set_group", "register",
+        "truncated", "delete_topic", "delete_group", "fetch",
+    }  # fmt: skip
     asked |= {"hold_won", "leave", "release"}
     told_by_clients_better = {"hold_lost", "expire"}
     context |= {
-        "claim",
-        "pause_group",
-        "labels",
-        "set_labels",
-        "limit_group",
-    }  # no part of the guarantees that are audited
+        "claim", "pause_group", "labels", "set_labels", "limit_group",
+    }  # no part of the guarantees that are audited  # fmt: skip
     context |= {"layout"}
     assert asked | context | told_by_clients_better == set(KINDS)

@@ -427,14 +427,10 @@ def test_nodes_that_are_down_are_named_and_without_a_majority_nothing_is_deliver
 @pytest.mark.parametrize(
     "kind",
     [
-        "drain",
-        "latency",
-        "fanout",
-        "backlog",
-        pytest.param("stream", marks=pytest.mark.soak),
+        "drain", "latency", "fanout", "backlog", pytest.param("stream", marks=pytest.mark.soak),
         pytest.param("fanin", marks=pytest.mark.soak),
     ],
-)
+)  # fmt: skip
 def test_a_tiny_benchmark_is_verified(shell: Shell, kind: str) -> None:
     nodes = [part for address in shell.cluster.addresses for part in ("--node", address)]
     options = "--messages 60 --warm-up 5 --size 100 --hold-time 2 --partitions 2"

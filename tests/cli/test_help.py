@@ -77,15 +77,9 @@ def test_help_imports_no_command_and_nothing_heavy() -> None:
     modules = imported(["--help"], 0)
     assert not {"trio", "rich", "cbor2", "msgspec", "sortedcontainers", "subprocess"} & set(modules)
     assert [name for name in modules if name.split(".")[0] == "quorumq"] == [
-        "quorumq",
-        "quorumq.cli",
-        "quorumq.cli.main",
-        "quorumq.commands",
-        "quorumq.core",
-        "quorumq.core.values",
-        "quorumq.core.values.errors",
-        "quorumq.core.values.printable",
-    ]
+        "quorumq", "quorumq.cli", "quorumq.cli.main", "quorumq.commands", "quorumq.core",
+        "quorumq.core.values", "quorumq.core.values.errors", "quorumq.core.values.printable",
+    ]  # fmt: skip
 
 
 def test_publishing_imports_the_client_and_nothing_beside_it() -> None:

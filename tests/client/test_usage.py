@@ -103,21 +103,8 @@ async def test_a_value_of_the_wrong_type_is_named(wrong: Callable[[Client], Any]
 
 
 ODD: Any = [
-    None,
-    -1,
-    10**400,
-    1.5,
-    float("nan"),
-    "",
-    "x",
-    "\ud800",
-    b"x",
-    [None],
-    {},
-    object(),
-    timedelta(-1),
-    int,
-]
+    None, -1, 10**400, 1.5, float("nan"), "", "x", "\ud800", b"x", [None], {}, object(), timedelta(-1), int,
+]  # fmt: skip
 """Values that a program gives by mistake."""
 
 

@@ -30,12 +30,9 @@ def suspects(reply: object) -> list[bool]:
 def test_named_messages_come_once_and_no_others() -> None:
     cluster, _, producer_id = with_session()
     named = (
-        Span(producer_id, 7, 8),
-        Span(producer_id, 2, 4),
-        Span(producer_id, 3, 5),
-        Span(producer_id, 90, 95),
+        Span(producer_id, 7, 8), Span(producer_id, 2, 4), Span(producer_id, 3, 5), Span(producer_id, 90, 95),
         SOME,
-    )
+    )  # fmt: skip
     reply = cluster.ask("b", by_id(*named))
     assert seqs(reply) == [2, 3, 4, 7]
     assert outcomes(cluster.ask("c", m.AckRequest(receipts(reply)))) == ["acked", "acked"]

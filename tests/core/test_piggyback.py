@@ -408,12 +408,8 @@ def test_a_node_that_lacks_the_topic_gets_it_and_both_requests() -> None:
     piggyback.loses = lambda sender, to, message: sender == "c"
     published = piggyback.publish()
     assert [type(it) for _, to, it in piggyback.said if to == "b"] == [
-        m.Store,
-        m.PutTopic,
-        m.Store,
-        m.PutTopic,
-        m.Hold,
-    ]
+        m.Store, m.PutTopic, m.Store, m.PutTopic, m.Hold,
+    ]  # fmt: skip
     assert isinstance(piggyback.cluster.replies[published], m.PublishReply)
     assert piggyback.got(key) == [Span(piggyback.producer_id, 0, 1)]
 

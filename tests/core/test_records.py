@@ -23,15 +23,10 @@ RECORDS = st.builds(record, st.integers(0, 2), st.integers(0, 2), st.sampled_fro
 
 def test_the_order_is_the_documented_one() -> None:
     rising = [
-        record(0, 0, Kind.OPEN),
-        record(0, 0, Kind.SKIPPED),
-        record(0, 0, Kind.DEAD),
-        record(0, 0, Kind.PURGED),
-        record(0, 1, Kind.OPEN),
-        record(0, 7, Kind.PURGED),
-        record(0, 0, Kind.ACKED),
-        record(1, 0, Kind.OPEN),
-    ]
+        record(0, 0, Kind.OPEN), record(0, 0, Kind.SKIPPED), record(0, 0, Kind.DEAD),
+        record(0, 0, Kind.PURGED), record(0, 1, Kind.OPEN), record(0, 7, Kind.PURGED),
+        record(0, 0, Kind.ACKED), record(1, 0, Kind.OPEN),
+    ]  # fmt: skip
     for lower, higher in itertools.combinations(rising, 2):
         assert merge_records(lower, higher) == merge_records(higher, lower) == higher
 

@@ -373,11 +373,6 @@ def _fields(element: ElementTree.Element) -> dict[str, str]:
 
 
 PROTOCOLS: Final[dict[str, type[ProtocolClient]]] = {
-    "native": Native,
-    "kombu": Kombu,
-    "json": Json,
-    "curl": Curl,
-    "sqs-json": SqsJson,
-    "sqs-query": SqsQuery,
+    "native": Native, "kombu": Kombu, "json": Json, "curl": Curl, "sqs-json": SqsJson, "sqs-query": SqsQuery,
     "boto3": Boto3,
-}
+}  # fmt: skip

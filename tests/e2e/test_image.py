@@ -73,18 +73,8 @@ def test_the_image_runs_commands_of_an_ordinary_user(container: str) -> None:
 def test_nodes_end_with_a_killed_dev_in_the_image(container: str) -> None:
     (port,) = free_ports(1)
     command = [
-        "buildah",
-        "run",
-        container,
-        "--",
-        "quorumq",
-        "dev",
-        "--json",
-        "--nodes",
-        "1",
-        "--port",
-        str(port),
-    ]
+        "buildah", "run", container, "--", "quorumq", "dev", "--json", "--nodes", "1", "--port", str(port),
+    ]  # fmt: skip
     environment = {**os.environ, **WITHOUT_DAEMON}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as run:
         assert run.stdout is not None

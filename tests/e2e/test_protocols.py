@@ -78,14 +78,8 @@ def test_a_text_is_lost_if_no_client_has_shown_it_and_late_if_it_is_fetched_afte
 @contextmanager
 def working(kind: str, nodes: list[str], urls: list[str], record: Path) -> Iterator[subprocess.Popen[bytes]]:
     command = [
-        sys.executable,
-        "-m",
-        "tests.e2e.protocol_worker",
-        kind,
-        TOPIC,
-        ",".join(nodes),
-        ",".join(urls),
-    ]
+        sys.executable, "-m", "tests.e2e.protocol_worker", kind, TOPIC, ",".join(nodes), ",".join(urls),
+    ]  # fmt: skip
     apart = [str(BOTO3)] if kind == "boto3" else []
     path = os.pathsep.join([*apart, str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     with subprocess.Popen(

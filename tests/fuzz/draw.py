@@ -23,19 +23,8 @@ from tests.wire.strategies import BATCHES, SECRET
 
 KEYS: Final[Mapping[int, bytes]] = {0: SECRET}
 TEXTS: Final = (
-    "",
-    "a",
-    "jobs",
-    "g",
-    "*",
-    "jo?s",
-    "\x1b[2J",
-    "é" * 40,
-    "~derived",
-    "all",
-    "earliest",
-    "x" * 200,
-)
+    "", "a", "jobs", "g", "*", "jo?s", "\x1b[2J", "é" * 40, "~derived", "all", "earliest", "x" * 200,
+)  # fmt: skip
 NODES: Final = ("a", "b", "c", "", "node-9", "~derived", "z" * 32)
 FLOATS: Final = (0.0, -0.0, 1.0, -1.0, 0.25, 60.0, 1e9, 1e299, -1e299, 5e-324)
 

@@ -138,18 +138,8 @@ def other_body(rng: random.Random, parts: Parts, other: Parts) -> Parts:
 
 
 INSIDE: Final = (
-    flip,
-    flip,
-    overwrite,
-    put_item,
-    put_item,
-    put_item,
-    cut_out,
-    repeat,
-    splice,
-    swap_kind,
-    other_body,
-)
+    flip, flip, overwrite, put_item, put_item, put_item, cut_out, repeat, splice, swap_kind, other_body,
+)  # fmt: skip
 
 
 # ------------------------------------------------------------------------- of the whole

@@ -32,13 +32,10 @@ async def test_each_change_has_one_line_and_nothing_else_has() -> None:
         await client.ask(m.DeleteTopic("jobs", topic.id))
         lines = cluster.logs["a"].of("change")
         assert [(line["what"], line["topic"], line["outcome"]) for line in lines] == [
-            ("topic created", "jobs", "ok"),
-            ("group created", "jobs", "ok"),
-            ("group rewound", "jobs", "ok"),
-            ("messages purged", "jobs", "ok"),
-            ("group deleted", "jobs", "ok"),
-            ("topic deleted", "jobs", "ok"),
-        ]
+            ("topic created", "jobs", "ok"), ("group created", "jobs", "ok"),
+            ("group rewound", "jobs", "ok"), ("messages purged", "jobs", "ok"),
+            ("group deleted", "jobs", "ok"), ("topic deleted", "jobs", "ok"),
+        ]  # fmt: skip
         (refused,) = cluster.logs["a"].of("change_refused")
         assert (refused["what"], refused["outcome"]) == ("topic altered", "usage")
         assert {line.get("group", "g") for line in lines} == {"g"}

@@ -44,16 +44,9 @@ GROUP: Final = "g"
 STAMP: Final = re.compile(r"<(\d+)@(\w*)>")
 GENERATION: Final = re.compile(r"<g(\d+)>")
 UNSAID: Final = (
-    m.Heartbeat,
-    m.SyncDigests,
-    m.SyncListed,
-    m.SyncPull,
-    m.SyncRegisters,
-    m.SyncTopics,
-    m.SyncState,
-    m.RegistersRequest,
-    m.RegistersReply,
-)
+    m.Heartbeat, m.SyncDigests, m.SyncListed, m.SyncPull, m.SyncRegisters, m.SyncTopics, m.SyncState,
+    m.RegistersRequest, m.RegistersReply,
+)  # fmt: skip
 """Heartbeats, anti-entropy and registers that nodes exchange when they meet: always there, and long."""
 
 REPLIES: Final = {

@@ -46,12 +46,8 @@ def test_a_shrunk_run_is_told_with_its_packets_holds_and_fsyncs(story: Story) ->
     assert len(story.broken) == 1
     kinds = {(item.kind, item.tone) for item in story.items}
     expected = {
-        ("packet", "hold"),
-        ("bar", "hold"),
-        ("bar", "fsync"),
-        ("bar", "deliver"),
-        ("broken", "broken"),
-    }
+        ("packet", "hold"), ("bar", "hold"), ("bar", "fsync"), ("bar", "deliver"), ("broken", "broken"),
+    }  # fmt: skip
     assert expected <= kinds
     assert [kind for _, kind in story.lanes()] == ["client"] * 2 + ["node"] * 3 + ["client"] * 3
     holders = [

@@ -552,15 +552,8 @@ def test_a_users_workload_runs_under_every_fault_and_is_judged(tmp_path: Path) -
     workload.write_text(WORKLOAD)
     schedule.write_text(SCHEDULE.to_json())
     command = [
-        "real",
-        "--schedule",
-        str(schedule),
-        "--workload",
-        str(workload),
-        "--keep",
-        str(keep),
-        "--json",
-    ]
+        "real", "--schedule", str(schedule), "--workload", str(workload), "--keep", str(keep), "--json",
+    ]  # fmt: skip
     done = CliRunner().invoke(main, command)
     fields = json.loads(done.output)
     assert fields["violations"] == []

@@ -187,15 +187,9 @@ def test_a_deploy_is_suspicious_where_more_die_of_its_own_from_then_on(spark: Sp
     deploys = r.deploys(counts, at(-12 * 3600), at(-3600), 3600, NOON)
     score = lambda before, after: round((after - (before + after) / 4) / sqrt((before + after) * 3 / 16), 4)  # noqa: E731
     names = (
-        "topic",
-        "version",
-        "before_hours",
-        "before_deaths",
-        "after_hours",
-        "after_deaths",
-        "after_own",
+        "topic", "version", "before_hours", "before_deaths", "after_hours", "after_deaths", "after_own",
         "score",
-    )
+    )  # fmt: skip
     assert shown(deploys, *names, "regression") == [
         ("jobs", "1.0", 0.0, 0, 12.0, 42, 12, None, None),
         ("jobs", "2.0", 9.0, 9, 3.0, 33, 30, score(9, 33), True),

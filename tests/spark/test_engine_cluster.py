@@ -89,14 +89,9 @@ def cluster(folder: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
 def submitted(master: str, log: Path, conf: dict[str, str], *arguments: object) -> subprocess.Popen[bytes]:
     """The driver of a file of Python, which writes to a log."""
     command = [
-        SPARK / "bin/spark-submit",
-        "--master",
-        master,
-        "--driver-memory",
+        SPARK / "bin/spark-submit", "--master", master, "--driver-memory", "512m", "--executor-memory",
         "512m",
-        "--executor-memory",
-        "512m",
-    ]
+    ]  # fmt: skip
     for name, value in conf.items():
         command += ["--conf", f"{name}={value}"]
     with log.open("w") as output:
