@@ -186,15 +186,6 @@ async def test_a_drain_beside_another_one_ends_when_all_is_given_back() -> None:
         assert seen == [(0, 2), (0, 2)]
 
 
-async def test_leaving_by_cancellation_gives_back_too() -> None:
-    async with jobs(10) as (cluster, client):
-        with trio.move_on_after(1.0):
-            async with client.consumer("jobs", "g", prefetch=5) as consumer:
-                await take(consumer, 1)
-                await trio.sleep_forever()
-        assert left(cluster) == (1, 9)
-
-
 async def test_cancellation_around_the_client_allows_time_to_give_back() -> None:
     """A Ctrl-C or a failed task cancels all: the consumer ends before the connections."""
     async with fake_cluster() as cluster:
