@@ -227,7 +227,7 @@ class Driver:
                 port.end(effect)
 
     def persist(self, persist: Persist) -> None:
-        """Append, and have `Persist.then` wait for as long as it has to."""
+        """Append, and have `Persist.then` wait for the commit. If it is empty, a commit begins within LAZY_COMMIT_S."""
         ticket = self.journal.append(persist.records)
         self.waiting.append(Waiting(ticket, persist))
         if ticket <= self.journal.durable:

@@ -1,4 +1,26 @@
-"""Faults, and their choice for a seed."""
+"""Faults, and their choice for a seed.
+
+The kinds, with the unit of `Fault.amount` in brackets. Simulator (faults.py) and real processes (real/inflict.py):
+
+- ``crash``: power is lost, with all that is not durable. ``kill``: the process ends. ``stop``: it stops cleanly.
+- ``wipe``, ``restore``: killed; the directory is then empty, or as before some start [above 0: the last backup].
+- ``flip``, ``damage``: killed; bodies of batches are then damaged, or other records [number of last records; 0: any].
+- ``rot``: bodies of batches are damaged under a running process.
+- ``partition``: `Fault.links` carry nothing. ``cut``: their connections break, and are made again.
+- ``freeze``: nodes stand still. ``pause``: clients do.
+- ``slow-disk`` [factor of an fsync's time]; ``full-disk`` [a `Capacity`, in the simulator].
+- ``wall-jump`` [seconds]: the time of day jumps. ``wrong-clock`` [seconds]: a crash, and it jumps at the next boot.
+
+Simulator: ``bereave``: once this node knows all that others know, their directories are lost, and an operator declares
+it to be all that is left.
+
+Real processes, where the amount of a ``partition``, ``kill`` or ``crash`` is the seconds from a delivery to
+its begin [0: it waits for no delivery]:
+
+- ``delay`` [seconds]: bytes of `Fault.links` come later.
+- ``move`` [chooses the partition]: a slot goes to this node, or from it.
+- ``add``, ``drain``, ``remove``: a node joins, gives away all that it has, or leaves.
+"""
 
 from __future__ import annotations
 
@@ -16,21 +38,10 @@ class Fault:
     """One thing done to the cluster, with everything that was drawn for it."""
 
     at: float  # when
-    # ``crash`` (power: what is not durable may be lost), ``kill`` (the process alone), ``stop`` (cleanly),
-    # ``wipe`` and ``restore`` (killed, and the directory is empty, or as before some start, when it comes
-    # back), ``flip`` and ``damage`` (killed, and bodies of batches, or other records, are damaged when it
-    # comes back), ``rot`` (bodies of batches are damaged under a running process), ``bereave`` (once this
-    # node knows what all others do, their directories are lost, and it is declared to be all that is left),
-    # ``partition``, ``freeze`` (of nodes), ``pause`` (of clients), ``slow-disk``, ``full-disk``, ``wall-jump``,
-    # ``wrong-clock`` (a crash, and another time of day at the next boot), ``cut`` (connections break) or ``move`` (a
-    # slot of a partition goes to this node, or from it).
-    kind: str
+    kind: str  # one of those above
     nodes: tuple[str, ...] = ()  # nodes that it hits
     seconds: float = 0.0  # seconds that it lasts
-    # A factor for ``slow-disk``, the `Capacity` of a ``full-disk``, seconds for ``wall-jump`` and ``wrong-clock``; for
-    # ``damage`` the number of the last records it hits, 0 for any; for ``restore`` more than 0 if it is the last
-    # backup; for ``move`` a number that chooses the partition.
-    amount: float = 0.0
+    amount: float = 0.0  # its unit goes by the kind
     # For ``partition`` and ``cut``: directed pairs that carry nothing.
     links: tuple[tuple[str, str], ...] = ()
 

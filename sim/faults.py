@@ -65,7 +65,7 @@ class Faults:
     def do_bereave(self, fault: Fault, _: object = None) -> None:
         """Lose all directories but one, at a moment when nothing is lost with them that was promised.
 
-        Then an operator declares what is left, again and again until all be trusted.
+        Then an operator declares what is left, again and again until all are trusted.
         """
         survivor = self.hosts[fault.nodes[0]]
         others = tuple(name for name in self.hosts if name != survivor.name)

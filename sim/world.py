@@ -51,7 +51,7 @@ class SimError(AssertionError):
 
 
 class Clock:
-    """The clocks of one machine: a monotonic one with a rate and a producer id of its own, and a time of day."""
+    """The clocks of one machine: a monotonic one with a rate and a zero point of its own, and a time of day."""
 
     __slots__ = ("last", "mono_at_zero", "rate", "wall_offset_ms")
 

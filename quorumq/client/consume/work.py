@@ -110,7 +110,7 @@ class Stop(Protocol):
 
 @dataclass(frozen=True)
 class Task:
-    """Messages that a pool takes, and their handler: see `Client.work` for the meaning of the fields."""
+    """Subscription of a handler: topic, group and options, whose meaning `Client.work` has."""
 
     topic: str | Sequence[str]
     group: str

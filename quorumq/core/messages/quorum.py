@@ -276,8 +276,8 @@ class Ack(NamedTuple):
 class AckReply(NamedTuple):
     """TOMBED: ACKED is durable here for every entry.
 
-    ``exclusive``: this replica is out of quarantine and the highest ballot it granted for the message,
-    or its minimum ballot, is not above the receipt's. ``higher``: it granted a higher one. ``settled``: in a
+    ``exclusive``: the highest ballot that this replica granted for the message is not above the receipt's, or its
+    minimum ballot is below it, if it remembers no grant. ``higher``: it granted a higher one. ``settled``: in a
     dead-letter group, if the record was higher than PURGED at that n, and so stands. ``position``: as in STORED.
     """
 

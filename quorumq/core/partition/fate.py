@@ -182,7 +182,7 @@ def is_above(ballot: Stamp, ballots: Ballots, context: RuleContext) -> bool:
 
 
 def may_replace(held: Held, owner: Owner) -> bool:
-    """Return False: a hold is never replaced, however high the ballot is. The simulator leaves this rule out."""
+    """Return False: a hold is never replaced, however high the ballot is. sim/rules replaces this function."""
     return False
 
 

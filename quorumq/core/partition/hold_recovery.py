@@ -24,7 +24,7 @@ ballots this replica granted in earlier starts is bounded by the minimum ballot,
 
 Remaining times are sent as durations, so a learned hold may outlive the original by the transit time of the answer.
 An answer counts only for the last request, which is repeated after ASK_AGAIN_S at the latest: that bounds it. Holds
-are taken over only once every other replica has answered.
+are taken over only once enough replicas have answered: every other one, or fewer if the slot is new.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class HoldRecovery:
         return asked is not None and asked.round == number
 
     def on_told(self, replicas: Replicas, sender: NodeId, message: HoldsReply, now: Now) -> None:
-        """Take in a chunk of an answer. Once all of every other replica's are here, the partition's quarantine ends."""
+        """Take in a chunk of an answer. When enough answers are complete, the partition's quarantine ends."""
         awaited = self.awaited.get(message.partition)
         if awaited is None or sender not in awaited or not self.is_current(sender, message.round):
             return

@@ -27,7 +27,7 @@ class Held(NamedTuple):
 
 
 class Lease(NamedTuple):
-    """All that an ACK ends."""
+    """State that an ACK ends, except the hold of another delivery."""
 
     held: Held | None = None
     rivals: tuple[Held, ...] = ()  # the holds of several owners that were reported, if the message is blocked
@@ -38,10 +38,10 @@ class Lease(NamedTuple):
 
 
 class Ballots(NamedTuple):
-    """Ballots granted: the highest one, None if none is known; then a minimum ballot, if above the group's."""
+    """Ballots that were granted for the message."""
 
-    highest: Stamp | None = None
-    min_ballot: int = 0
+    highest: Stamp | None = None  # None: no grant is remembered
+    min_ballot: int = 0  # minimum ballot of the message; it counts if it is above the group's
 
 
 FREE = Lease()

@@ -1,7 +1,7 @@
 """One partition on one node: its answers to HOLD, RELEASE, EXTEND, ACK, REJECT and MERGE.
 
-Methods are named after the steps of docs/protocol.md, section 3. Each takes one message and the time, changes
-this replica, and returns effects; an answer that promises something durable is inside a Persist. Nothing here
+Methods are named after the steps of docs/protocol.md, section 3. Each takes one message and the time, and returns
+its answer, effects, or both; an answer that promises something durable is inside a Persist. Nothing here
 knows of quorums: counting is the coordinators' work (core/cluster/rounds.py).
 
 Below are the tables: `Batches` and `Views`. Anti-entropy, RECLAIM and the other duties are classes of their own, which

@@ -8,11 +8,11 @@ in which of four ways the node becomes trusted:
 
 - Intact: it was trusted before, and lies where it lay, or an operator says that it is the newest. It is trusted at
   once, also after a crash.
-- New: the journal has no record of trust. `Trust.hear` counts each peer whose link comes up. Once every other node was
-  counted, `Trusted` is persisted.
-- Moved: it was trusted before, and lies elsewhere, so it may be an old copy. It is confirmed as a new one is.
-- Lost: the journal has a `TrustLost`, or the node was added to the cluster. `Resync` asks the others. When no answer is
-  missing, `Trust.end_resync` persists `Trusted`.
+- New: the journal has no record of trust. `Trust.hear` counts each peer whose link comes up. Once every other node that
+  the cluster was made with was counted, `Trusted` is persisted.
+- Moved: it was trusted before, and lies elsewhere, so it may be an old copy. Every other member confirms it.
+- Lost: its last record of trust is a `TrustLost`, or the node was added to the cluster. `Resync` asks the others. When
+  no answer is missing, `Trust.end_resync` persists `Trusted`.
 
 Once that `Trusted` is durable, `Trust.on_trusted` has the node's answers count. A node without others asks none.
 
@@ -21,8 +21,8 @@ time a link comes up. If something is missing, `Trust.lose` persists `TrustLost`
 starts: the directory is a lost one.
 
 Quarantine is another matter: it is about forgotten holds. `Replay.state` begins it for a directory that was trusted
-before, unless its last start stopped cleanly, and `Trust.on_trusted` after a resync. partition/hold_recovery.py may end
-it early.
+before, and `Trust.on_trusted` after a resync. After a clean stop, only the rest of an earlier one is left.
+partition/hold_recovery.py may end it early.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Trust:
         location: location of the directory at this start, as a number; 0 if the driver cannot tell.
         journal_location: location of the directory by the journal; None if it names none.
         starts: the last starts of this directory, this one last.
-        was_trusted: True if it could be trusted in this start or one before.
+        was_trusted: True if it was trusted in this start or one before, and has not lost trust since.
         declared: True if it was ever trusted after a declaration of survivors: topics that it knew may be gone.
         moved: True if it may be an old copy: no vote until every other node has confirmed that it is the newest.
         resync: the resync in progress; None if none is needed.
@@ -217,8 +217,7 @@ class Trust:
         return [node for node in nodes if node not in (*self.confirmed_by, self.config.node)]
 
     def hear(self, context: Context, peer: NodeId) -> list[Effect]:
-        """Count a peer's confirmation. An empty directory is new once every peer has confirmed that it knows no
-        other.
+        """Count a peer's confirmation; once no other is needed, persist `Trusted`.
 
         A directory that may be an old copy is the newest once every other node has said that it knows of no more: each
         link that comes up compares starts, directories and positions first.

@@ -5,8 +5,8 @@ message is won only with our own vote. Hold, record and deadline are looked at a
 
 A FETCH loops over rounds: choose messages (core/partition), grant them here, send HOLD to the other replicas, count
 votes. Then it answers, tries again after a random pause, or parks until something becomes available. Lost messages are
-released everywhere, regardless of the others' answers. An answer has first-timers or one lot of suspects, never both. A
-reply that comes late is not believed, except that a TOMB still repairs.
+released everywhere, regardless of the others' answers. An answer has first-timers or one lot of suspects (attempts.py),
+never both. A reply that comes late is not believed, except that a TOMB still repairs.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class FetchCoordinator(GroupReader):
             if self._satisfied() or (over and self.won):
                 return effects + self.answer(context, now)
             answers = over and (self.tried or self.unregistered or self.unanswered)
-            # A client that got nothing asks again at once: a pause is waited out here, but for its last 20 ms.
+            # If no time is left, answer at most BACKOFF_S[1] before the pause ends: the client asks again at once.
             wait = self.park_until if self.unregistered else self.look_at
             if now.mono < wait - (BACKOFF_S[1] if answers else 0.0):
                 return effects
@@ -174,8 +174,8 @@ class FetchCoordinator(GroupReader):
         again: float | None = None
         company: int | None = None  # messages in the lot that is being chosen
         for partition, suspects in self._turns(context):
-            other = context.state.round_count != began and suspects is (company is None)
-            if min(messages, size, runs) <= 0 or other:
+            kind_changes = context.state.round_count != began and suspects != (company is not None)
+            if min(messages, size, runs) <= 0 or kind_changes:
                 break
             replica = context.replicas[partition]
             view = replica.group(self.request.group)

@@ -40,7 +40,7 @@ HELD_HINT_MAX_S = 0.5
 come before the news of the hold, or not at all."""
 
 NO, EXHAUSTED, EXPIRED = 64, 128, 192
-"""First bits of the members that said so of a message (see `Atom`); the bits of those that said OK are the lowest."""
+"""Offsets of the bits of the members that voted NO, EXHAUSTED or EXPIRED (see `Atom`). OK has offset 0."""
 assert NODES_MAX <= NO
 
 
@@ -61,7 +61,7 @@ class HoldRound(Round):
     Args:
         hold: the HOLD, at first as our own replica gets it.
         started: monotonic seconds, taken before anything was sent.
-        usual: seconds for which answers are awaited that may not come at all.
+        usual: timeout in seconds once a majority has answered.
     """
 
     __slots__ = (
@@ -182,8 +182,9 @@ class HoldRound(Round):
         return sorted(self.tokens, reverse=True)[others - 1] if 0 < others <= len(self.tokens) else None
 
     def count_tomb(self, item: SpanRecord, asked: Record) -> list[Span]:
-        """Count a TOMB as a veto for its messages, even if a majority granted them. If its record is older than the
-        requested one, ignore it.
+        """Count a TOMB as a veto, even if a majority granted its messages, and return those that it lacks.
+
+        A record that is older than the requested one is no veto: the member lacks the requested dead letter.
 
         Args:
             asked: the record that the HOLD asked for, at any redrive.

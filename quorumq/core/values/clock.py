@@ -26,7 +26,7 @@ class HybridClock:
     Args:
         node: the node id that makes stamps unique.
         min_ballot: the reserve found in the journal; 0 for a new node.
-        reserve: the reserve that this start makes durable before it uses the clock.
+        reserve: the highest reserve that is durable; at a start, the journal's.
     """
 
     __slots__ = ("highest", "min_ballot", "node", "reserve", "reserving", "value")
