@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from itertools import islice
 
-from quorumq.core.messages.diskroom import Capacity
+from quorumq.core.messages.diskroom import Shortage
 from quorumq.core.values.deadnames import DEAD_SUFFIX
 from quorumq.core.values.types import NodeId
 from quorumq.history import VERSION
@@ -177,7 +177,7 @@ class Cluster:
             host.frozen_until = min(host.frozen_until, world.time)
             host.slow_until = 0.0
             host.thaw(host.life)
-            host.set_capacity(Capacity.PLENTY)
+            host.set_shortage(Shortage.NONE)
             host.boot(host.life)
         for client in self.clients.values():
             client.paused_until = min(client.paused_until, world.time)

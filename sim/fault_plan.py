@@ -8,7 +8,7 @@ The kinds, with the unit of `Fault.amount` in brackets. Simulator (faults.py) an
 - ``rot``: bodies of batches are damaged under a running process.
 - ``partition``: `Fault.links` carry nothing. ``cut``: their connections break, and are made again.
 - ``freeze``: nodes stand still. ``pause``: clients do.
-- ``slow-disk`` [factor of an fsync's time]; ``full-disk`` [a `Capacity`, in the simulator].
+- ``slow-disk`` [factor of an fsync's time]; ``full-disk`` [a `Shortage`, in the simulator].
 - ``wall-jump`` [seconds]: the time of day jumps. ``wrong-clock`` [seconds]: a crash, and it jumps at the next boot.
 
 Simulator: ``bereave``: once this node knows all that others know, their directories are lost, and an operator declares

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from quorumq.core.messages import DeclareSurvivors
-from quorumq.core.messages.diskroom import Capacity
+from quorumq.core.messages.diskroom import Shortage
 from quorumq.core.values.types import NodeId
 from sim.clients.client import Client
 from sim.fault_plan import Fault
@@ -126,8 +126,8 @@ class Faults:
     def do_full_disk(self, fault: Fault) -> None:
         """Leave disks little room for a while, and so for nodes that start meanwhile."""
         for name in fault.nodes:
-            self.hosts[name].set_capacity(Capacity(int(fault.amount) or Capacity.FIRST))
-            self.world.after(fault.seconds, self.hosts[name].set_capacity, Capacity.PLENTY)
+            self.hosts[name].set_shortage(Shortage(int(fault.amount) or Shortage.RESERVE))
+            self.world.after(fault.seconds, self.hosts[name].set_shortage, Shortage.NONE)
 
     def do_wall_jump(self, fault: Fault) -> None:
         """Let the time of day jump, forth or back."""

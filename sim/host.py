@@ -15,7 +15,7 @@ from typing import Any
 from quorumq.core import messages as m
 from quorumq.core.cluster.members import first_layout
 from quorumq.core.cluster.state import NodeConfig
-from quorumq.core.messages.diskroom import Capacity
+from quorumq.core.messages.diskroom import Shortage
 from quorumq.core.messages.effects import (
     CleanStop,
     Damaged,
@@ -51,7 +51,7 @@ from sim.world import RESET, SimError
 
 CLUSTER_ID = "sim"
 
-LEFT = {Capacity.PLENTY: None, Capacity.FIRST: None, Capacity.SECOND: None, Capacity.NONE: 300}
+LEFT = {Shortage.NONE: None, Shortage.RESERVE: None, Shortage.LAST_RESERVE: None, Shortage.FULL: 300}
 """Bytes that are left on a disk by its room; more is an error of the disk."""
 
 WRITES = (m.CreateTopic, m.AlterTopic, m.SetGroup, m.DeleteGroup, m.PurgeRequest, m.ChangeMembers)
@@ -110,7 +110,7 @@ class Host(Machine):
             StoreJournal(name, CLUSTER_ID, self.disk_rng) if options.disk == "store" else MemoryJournal()
         )
         self.config_rng = self.world.stream(f"config/{name}")
-        self.capacity = Capacity.PLENTY  # on the disk
+        self.shortage = Shortage.NONE  # on the disk
         self.counts = True  # attempts were journaled since the start
         self.started = False
         self.wake_at: float | None = None
@@ -196,9 +196,9 @@ class Host(Machine):
         self.driver.start()
         self.driver.commit()
         self.arm()
-        if self.capacity:
+        if self.shortage:
             self.world.saw("a node started on a full disk")
-            self.set_capacity(self.capacity)
+            self.set_shortage(self.shortage)
 
     def exit_world(self, *, power: bool, clean: bool = False) -> None:
         """End the process, and all but the journal with it. Sightings of what it forgot by then come now or never."""
@@ -238,7 +238,7 @@ class Host(Machine):
 
     def stop(self) -> None:
         """Stop cleanly."""
-        full = self.capacity == Capacity.NONE  # then nothing is written at a stop
+        full = self.shortage == Shortage.FULL  # then nothing is written at a stop
         if self.core is None or not self.started or full or self.frozen_until > self.world.time:
             self.crash(power=False)
             return
@@ -248,7 +248,7 @@ class Host(Machine):
         driver.feed(CleanStop())
         self.journal.close()
         records = self.journal.kept()
-        if records is not None and core.state.trusted and self.capacity < Capacity.SECOND:
+        if records is not None and core.state.trusted and self.shortage < Shortage.LAST_RESERVE:
             compare_holds(core, records, self.clock.now(self.world.time))
         self.world.note(f"node:{self.name}", "stop", incarnation=core.state.incarnation.n, reason="asked to")
         self.exit_world(power=False, clean=True)
@@ -508,10 +508,10 @@ class Host(Machine):
         self.journal.set_aside(error.number)
         self.feed(Damaged(error.number))
 
-    def set_capacity(self, capacity: Capacity, _: object = None) -> None:
+    def set_shortage(self, shortage: Shortage, _: object = None) -> None:
         """Give the disk this room, and as little memory, for every process that starts on it from now on."""
-        self.capacity = capacity
-        self.counts = self.counts and capacity < Capacity.NONE
-        self.journal.fill(LEFT[capacity])
+        self.shortage = shortage
+        self.counts = self.counts and shortage < Shortage.FULL
+        self.journal.fill(LEFT[shortage])
         if self.core is not None:
-            self.feed(DiskFull(capacity), MemoryFull("no memory is left" if capacity else ""))
+            self.feed(DiskFull(shortage), MemoryFull("no memory is left" if shortage else ""))

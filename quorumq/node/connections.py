@@ -40,9 +40,9 @@ from quorumq.core.values.fairqueue import Caller
 from quorumq.core.values.limits import INFLIGHT_REQUESTS_MAX, KIB, MIB
 from quorumq.core.values.types import NodeId
 from quorumq.node.admission import OPERATOR_SLOTS, ListensFor, admitted, is_operator, wrong_listener
-from quorumq.node.capacity import foreign_bytes, stale_after, weight_of
 from quorumq.node.clients import Credentials
 from quorumq.node.inflow import Inflow
+from quorumq.node.intake import foreign_bytes, stale_after, weight_of
 from quorumq.node.node import EXIT_STORAGE, Node
 from quorumq.node.quotas import UNREFUSED
 from quorumq.node.shares import SPANS, price
@@ -112,7 +112,7 @@ class Inbound:
         node, timeout = self.node, self.node.config.stall_timeout
         self.host = self.address.rpartition(":")[0]
         self.name = self.address  # name for the log
-        self._in = Inflow(node.turns, node.capacity, self.transport, self, timeout)
+        self._in = Inflow(node.turns, node.intake, self.transport, self, timeout)
         self._out = Outflow(self.transport, nursery, timeout, node.driver, self._on_lost, self._on_drained)
 
     # -------------------------------------------------------------------------- life
@@ -171,8 +171,8 @@ class Inbound:
             if node.callers.pop(key, None) is not None and key not in queued:
                 events.append(Gone(key))
         self._open.clear()
-        node.capacity.take(-self._weight)
-        node.capacity.begun(self, 0)
+        node.intake.take(-self._weight)
+        node.intake.begun(self, 0)
         self._weight = 0
         self._changed.set()
         self._resting.set()
@@ -345,7 +345,7 @@ class Inbound:
 
     def _take_requests(self, events: list[Event]) -> bool:
         """Take the frames that have come from a client, as events. Return False if some have to wait."""
-        capacity, shares, reader = self.node.capacity, self.node.shares, self._in.reader
+        intake, shares, reader = self.node.intake, self.node.shares, self._in.reader
         while not self.closed:
             if shares.is_spent(self.whose):
                 return not reader.pending_bytes
@@ -354,7 +354,7 @@ class Inbound:
             shares.spend(self.whose, price(len(frame.header), len(frame.body)))
             if (event := self._take(frame)) is not None:
                 events.append(event)
-            if self._full or capacity.pressed or capacity.paused:
+            if self._full or intake.pressed or intake.paused:
                 return False
         return True
 
@@ -367,7 +367,7 @@ class Inbound:
         """Wait until there is room for requests."""
         while self._full and not self.closed:
             await self._wait_for_change()
-        await self.node.capacity.wait()
+        await self.node.intake.wait()
         if not self.may_read() and not self.closed:
             self._resting = trio.Event()
             await self.node.shares.wait(self.whose, self._resting)
@@ -438,7 +438,7 @@ class Inbound:
         self.node.callers[key] = self
         self._open[key] = (number, weight, counted)
         self._weight += weight
-        self.node.capacity.take(weight)
+        self.node.intake.take(weight)
         return key
 
     def _note_broken(self, size: int) -> None:
@@ -523,7 +523,7 @@ class Inbound:
             self.credentials.usage.answered(reply, size, self.node.clock().mono)
         # Before it is sent: if that ends the connection, `close` takes back the rest.
         self._weight -= weight
-        self.node.capacity.take(-weight)
+        self.node.intake.take(-weight)
         self._put(chunks)
         self._changed.set()
 

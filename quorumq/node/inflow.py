@@ -12,7 +12,7 @@ import trio
 from quorumq.core.messages.effects import Event
 from quorumq.core.values.errors import PeerError
 from quorumq.core.values.limits import KIB
-from quorumq.node.capacity import Capacity
+from quorumq.node.intake import Intake
 from quorumq.node.transport import RECEIVE_BYTES, RECEIVE_BYTES_MAX, ConnectionLost, Transport
 from quorumq.node.turns import Turns
 from quorumq.wire.frames import HANDSHAKE_BYTES_MAX, Frame, FrameReader
@@ -44,7 +44,7 @@ class Inflow:
     """Inbound bytes of one connection."""
 
     turns: Turns
-    capacity: Capacity
+    intake: Intake
     transport: Transport
     owner: Owner
     stall_timeout: float  # seconds after which a frame that does not come on ends the connection
@@ -91,7 +91,7 @@ class Inflow:
         """Be read together with others, until something is to be waited for; False if that cannot be."""
         if not self.turns.join(self.transport.fileno(), self):
             return False
-        self.capacity.begun(self.owner, 0)
+        self.intake.begun(self.owner, 0)
         self._alone = trio.Event()
         try:
             await self._alone.wait()
@@ -144,7 +144,7 @@ class Inflow:
         anew = self._part != reader.frames
         if anew:
             self._part, self._part_since = reader.frames, now
-        self.capacity.begun(self.owner, pending, anew=anew)
+        self.intake.begun(self.owner, pending, anew=anew)
         if not pending:
             self._feed(await self.transport.receive())
             return

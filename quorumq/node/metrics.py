@@ -121,9 +121,7 @@ class Families(NamedTuple):
         yield gauge("links", "Peers that are connected.", len(state.links))
         yield gauge("connections", "Connections that were accepted.", health.connections)
         yield gauge("clients", "Connections of clients.", health.clients)
-        yield gauge(
-            "inflight_bytes", "Bytes of requests that are not answered.", node.capacity.inflight_bytes
-        )
+        yield gauge("inflight_bytes", "Bytes of requests that are not answered.", node.intake.inflight_bytes)
         yield gauge("disk_free_bytes", "Free bytes of the disk.", node.store.free_bytes)
         yield gauge("disk_full", "1 where publishes are refused for it.", state.disk_full)
         yield gauge("memory_full", "1 where publishes are refused for memory.", bool(state.memory_full))
@@ -215,7 +213,7 @@ def histogram(
 def not_ready(node: Node) -> str:
     """Return the reason, in a few words, if the node is of no use to clients now; else ""."""
     state, trust = node.core.state, node.core.trust
-    if node.silent or node.capacity.paused:
+    if node.silent or node.intake.paused:
         return "stopping"
     if not state.trusted:
         return "not trusted: it " + ("resyncs" if trust.resync is not None else "waits for other nodes")

@@ -29,13 +29,13 @@ from quorumq.core.values.errors import Code, StorageError, TooLarge
 from quorumq.core.values.types import Batch, NodeId, Now, PartitionId
 from quorumq.driver import Driver
 from quorumq.history import HistoryWriter
-from quorumq.node.capacity import Capacity
 from quorumq.node.changes import Changes
 from quorumq.node.clients import Clients
 from quorumq.node.commits import CommitRunner
 from quorumq.node.committer import Committer
 from quorumq.node.config import ServeConfig
 from quorumq.node.health import Health
+from quorumq.node.intake import Intake
 from quorumq.node.producers import ProducerClocks
 from quorumq.node.readers import Readers
 from quorumq.node.reread import ConfigFile
@@ -151,7 +151,7 @@ class Node:
         self.turns = Turns(self.feed, self.shares.begin)
         self.keys = {key_number(secret): secret for secret in config.secrets}  # the cluster's, by number
         self.secret_number, self.secret = next(iter(self.keys.items()))  # signed with, and shown to peers
-        self.capacity = Capacity(config, store, log)
+        self.intake = Intake(config, store, log)
         self.committer = Committer(store, commits, lambda: core.snapshot(clock()), self, log)
         self.driver = Driver(core, self, self.committer, rng)
         path = config.clients_file
@@ -392,7 +392,7 @@ class Node:
                 self.trace.given_back(reply, "the client is gone")
             return
         if isinstance(reply, m.StatusReply) and "node" in reply.fields:  # else it goes on with partitions
-            status = {**reply.fields, **self.health.fields(self.capacity.inflight_bytes, self.store)}
+            status = {**reply.fields, **self.health.fields(self.intake.inflight_bytes, self.store)}
             status |= self.producer_clocks.fields(self.driver.mono)
             status["insecure"] = bool(self.config.exposed)
             status["clients_file_problem"] = self.clients.problem if self.clients is not None else ""
@@ -411,22 +411,22 @@ class Node:
     # ----------------------------------------------------------------------- commits
 
     def appended(self) -> None:
-        if self.capacity.check_due:
+        if self.intake.check_due:
             self._check_space()
 
     def wrote(self) -> None:
-        self.capacity.wake()
+        self.intake.wake()
 
     def synced(self, seconds: float, size: int) -> None:
         self.health.synced(seconds, self.driver.mono)
         self.traffic.fsyncs.note(seconds)
-        self.capacity.committed(size)
+        self.intake.committed(size)
         self._or_stop(self.driver.synced)
         if not self.driver.silent:  # nothing may stand behind CLEAN_STOP
             self.committer.roll_if_due()
             self.committer.compact()
-        self.capacity.wake()
-        if self.capacity.check_due or self.core.state.disk_shortage or self.store.owed_bytes:
+        self.intake.wake()
+        if self.intake.check_due or self.core.state.disk_shortage or self.store.owed_bytes:
             self._check_space()
         if not self.driver.busy:  # else the step that began it goes on
             self.feed()
@@ -484,12 +484,13 @@ class Node:
             return
         before = self.core.state.disk_shortage
         try:
-            capacity = self.capacity.look(before, stalled=self.committer.stalled)
+            self.intake.remake_reserve(stalled=self.committer.stalled)
+            shortage = self.intake.shortage(before, stalled=self.committer.stalled)
         except StorageError as error:
             self.fail(EXIT_STORAGE, str(error))
             return
-        if capacity != before:
-            self.feed(e.DiskFull(capacity))
+        if shortage != before:
+            self.feed(e.DiskFull(shortage))
 
     def _check_memory(self) -> None:
         """Refuse new messages above `memory_max`, until a tenth of it is free again."""

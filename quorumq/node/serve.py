@@ -465,7 +465,7 @@ class Service:
     async def _finish(self) -> None:
         """Do the clean part of a stop: answer requests that end soon, fall silent, and journal the holds."""
         node = self.node
-        node.capacity.paused = True
+        node.intake.paused = True
         for inbound in list(self._inbound.values()):
             inbound.stop_waiting()
         with trio.move_on_after(node.config.stop_timeout):

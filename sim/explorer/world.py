@@ -8,7 +8,7 @@ from itertools import combinations
 from quorumq.core import messages as m
 from quorumq.core.cluster.raising import present_placement
 from quorumq.core.cluster.topics import with_layout
-from quorumq.core.messages.diskroom import Capacity
+from quorumq.core.messages.diskroom import Shortage
 from quorumq.core.messages.effects import Event, LinkDown, LinkUp, Ours, Received, Request
 from quorumq.core.messages.records import (
     BatchStored,
@@ -208,7 +208,7 @@ class World:
             node_state = nodes.locals[local]
             core = clone(node_state.core)
             core.state.round_count = core.router.sessions = 0
-            core.state.disk_shortage = Capacity(scenario.nodes[index] in scenario.full)
+            core.state.disk_shortage = Shortage(scenario.nodes[index] in scenario.full)
             if core.state.trusted:
                 core.trust.confirmed_by.clear()
             locals_[index] = nodes.number(core, node_state.journal if can_crash else UNTRACKED, ())

@@ -22,7 +22,7 @@ from quorumq.cli.moves import (
     until_they_vote,
 )
 from quorumq.core import messages as m
-from quorumq.core.messages.diskroom import Capacity
+from quorumq.core.messages.diskroom import Shortage
 from quorumq.core.messages.effects import DiskFull
 from quorumq.core.values.errors import StorageFull, UsageError, error_from
 from quorumq.core.values.types import MemberState, ProducerId
@@ -229,7 +229,7 @@ async def test_a_drain_that_cannot_end_is_refused_before_it_changes_anything() -
         cluster.add(name)
     one.topic("jobs", rf=3)
     three.topic("jobs", rf=1, partitions=8)
-    three.feed("d", DiskFull(Capacity.FIRST))
+    three.feed("d", DiskFull(Shortage.RESERVE))
     three.advance(1.0)
     for cluster, node, to, why in (
         (one, "c", "", r"jobs/0 is on .*, and no other node is left for it: add one"),
@@ -345,7 +345,7 @@ async def test_plans_avoid_full_nodes_and_are_refused_by_name_if_they_cannot() -
     cluster = grown(partitions=24)
     calls = Calls(cluster)
     before = planned(off("b"), await calls.metadata())
-    cluster.feed("d", DiskFull(Capacity.FIRST))
+    cluster.feed("d", DiskFull(Shortage.RESERVE))
     cluster.advance(1.0)
     known = await calls.metadata()
     after = planned(off("b"), known)
@@ -357,7 +357,7 @@ async def test_plans_avoid_full_nodes_and_are_refused_by_name_if_they_cannot() -
     with pytest.raises(StorageFull, match="node d has only its reserve"):
         await carry_out(calls, balanced, as_json=False)  # type: ignore[arg-type]
     assert not calls.moved
-    cluster.feed("d", DiskFull(Capacity.PLENTY))
+    cluster.feed("d", DiskFull(Shortage.NONE))
     cluster.advance(1.0)
     assert await carry_out(calls, balanced, as_json=False) == len(calls.moved)  # type: ignore[arg-type]
 
@@ -374,7 +374,7 @@ async def test_a_drain_names_a_node_without_space_for_its_payload(capsys: pytest
         async with trio.open_nursery() as nursery:
             nursery.start_soon(carry_out, calls, off(source, "d"), False, source)
             await trio.sleep(5.0)
-            cluster.feed("d", DiskFull(Capacity.FIRST))
+            cluster.feed("d", DiskFull(Shortage.RESERVE))
             cluster.hear_all()
     said = capsys.readouterr().err
     assert "waits until the payload of jobs/0 is copied; node d has only its reserve" in said

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quorumq.core import messages as m
-from quorumq.core.messages.diskroom import Capacity
+from quorumq.core.messages.diskroom import Shortage
 from quorumq.core.messages.records import BatchStored
 from quorumq.core.values.errors import Code
 from tests.core.cluster import Cluster
@@ -231,7 +231,7 @@ def test_a_claim_is_refused_without_space_and_beyond_a_week(monkeypatch: pytest.
     got = receipts(cluster.ask("a", fetch(hold_time=HOLD_S)))
     check_failed(cluster.ask("a", m.ExtendRequest(got, 8 * 86400.0, 0.0)), None, "604800")
     for core in cluster.nodes.values():
-        core.state.disk_shortage = Capacity.FIRST
+        core.state.disk_shortage = Shortage.RESERVE
     assert extend(cluster, "a", got, CLAIM_S) == [Code.STORAGE_FULL]
     assert extend(cluster, "a", got, HOLD_S) == ["ok"]
 
@@ -304,14 +304,14 @@ def test_nothing_that_keeps_messages_is_written_on_a_full_disk_and_a_resumption_
     cluster, got = claimed()
     cluster.advance(5)
     for core in cluster.nodes.values():
-        core.state.disk_shortage = Capacity.SECOND
+        core.state.disk_shortage = Shortage.LAST_RESERVE
     assert extend(cluster, "a", got, HOLD_S) == [Code.STORAGE_FULL], "the claim would be prolonged"
     check_failed(cluster.ask("a", m.PauseGroup("jobs", "g", True)), Code.STORAGE_FULL)
     for core in cluster.nodes.values():
-        core.state.disk_shortage = Capacity.PLENTY
+        core.state.disk_shortage = Shortage.NONE
     assert isinstance(cluster.ask("a", m.PauseGroup("jobs", "g", True)), m.GroupReply)
     for core in cluster.nodes.values():
-        core.state.disk_shortage = Capacity.SECOND
+        core.state.disk_shortage = Shortage.LAST_RESERVE
     assert isinstance(cluster.ask("a", m.PauseGroup("jobs", "g", False)), m.GroupReply), "acks make room"
 
 

@@ -11,7 +11,7 @@ from quorumq.core.cluster.catalogue import Catalogue
 from quorumq.core.cluster.deleted_names import PAGES, DeletedNames, entries_of, key_of
 from quorumq.core.cluster.members import first_layout
 from quorumq.core.cluster.topics import closed
-from quorumq.core.messages.diskroom import Capacity
+from quorumq.core.messages.diskroom import Shortage
 from quorumq.core.messages.effects import Effect, Send
 from quorumq.core.messages.records import DeletedNoted, DeletedPage, GroupPut, TopicPut
 from quorumq.core.recovery import resync
@@ -468,10 +468,10 @@ def test_a_full_disk_packs_nothing_and_loses_nothing() -> None:
     deleted(cluster, "t")
     core = cluster.nodes["a"]
     topic = made(cluster, "u")
-    core.state.disk_shortage = Capacity.FIRST
+    core.state.disk_shortage = Shortage.RESERVE
     cluster.ask("b", m.DeleteTopic("u", topic.id))
     assert core.catalogue.unpacked == {(b"", "u"): None}
-    core.state.disk_shortage = Capacity.PLENTY
+    core.state.disk_shortage = Shortage.NONE
     cluster.advance(2 * SYNC_S)
     assert core.catalogue.unpacked == {}
     assert counts(cluster) == [(2, 0)] * 3

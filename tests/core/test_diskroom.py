@@ -9,7 +9,7 @@ import pytest
 
 from quorumq.core import messages as m
 from quorumq.core.messages import records as r
-from quorumq.core.messages.diskroom import WRITTEN, Capacity, bare, is_written, why_full
+from quorumq.core.messages.diskroom import WRITTEN, Shortage, bare, is_written, why_full
 from quorumq.core.messages.effects import DiskFull, MemoryFull
 from quorumq.core.values.types import STAMP_ZERO, Death, Kind, Record, Span
 from quorumq.storage.records import encode_record
@@ -21,7 +21,7 @@ BIG = "é" * 8000
 DEATH = Death(
     STAMP_ZERO, "rejected", "ValueError", BIG, BIG, "f" * 32, consumer=BIG, consumer_version=BIG, host=BIG
 )
-ROOMS = list(Capacity)
+ROOMS = list(Shortage)
 
 
 def test_every_kind_of_record_takes_a_side() -> None:
@@ -52,10 +52,10 @@ class World:
     def ask(self, request: Any) -> Any:
         return self.cluster.ask("a", request)
 
-    def fill(self, capacity: Capacity) -> None:
+    def fill(self, shortage: Shortage) -> None:
         self.before = {name: len(records) for name, records in self.cluster.journals.items()}
         for name in self.cluster.names:
-            self.cluster.feed(name, DiskFull(capacity))
+            self.cluster.feed(name, DiskFull(shortage))
 
     def written(self) -> list[Any]:
         """Return the newly written records of the node that wrote most."""
@@ -74,51 +74,51 @@ def settled(kind: type[Any], *more: Any, **fields: Any) -> Callable[[World], Any
     return lambda world: world.ask(kind(tuple(world.parts[:1]), *more, **fields))
 
 
-ASKED: dict[str, tuple[Capacity, Callable[[World], Any]]] = {
+ASKED: dict[str, tuple[Shortage, Callable[[World], Any]]] = {
     "publish": (
-        Capacity.PLENTY,
+        Shortage.NONE,
         lambda it: it.ask(m.Publish(it.cluster.batch(it.topic, it.producer_id, 8, [b"x"]))),
     ),
-    "a new topic": (Capacity.PLENTY, lambda it: it.ask(m.CreateTopic("new"))),
-    "a new group": (Capacity.FIRST, lambda it: it.ask(m.SetGroup("jobs", "new"))),
-    "a group made by a fetch": (Capacity.FIRST, lambda it: it.ask(fetch("fresh"))),
-    "reject with a delay": (Capacity.PLENTY, settled(m.RejectRequest, 5.0)),
-    "reject at once": (Capacity.PLENTY, settled(m.RejectRequest)),
-    "a dead letter": (Capacity.FIRST, settled(m.RejectRequest, 0.0, DEATH)),
-    "redrive": (Capacity.FIRST, lambda it: it.ask(m.RedriveRequest("jobs", 0, "g", (it.dead,)))),
-    "alter": (Capacity.FIRST, lambda it: it.ask(m.AlterTopic("jobs", ttl_s=7.0))),
-    "rewind": (Capacity.FIRST, lambda it: it.ask(m.SetGroup("jobs", "g", rewind=True))),
-    "ack": (Capacity.SECOND, settled(m.AckRequest)),
-    "purge": (Capacity.SECOND, lambda it: it.ask(m.PurgeRequest("jobs", 0, "g"))),
-    "purge of dead letters": (Capacity.SECOND, lambda it: it.ask(m.PurgeRequest("jobs", 0, "g!dead"))),
-    "fetch": (Capacity.NONE, lambda it: it.ask(fetch(hold_time=0.2))),
-    "extend": (Capacity.NONE, settled(m.ExtendRequest, 20.0, 0.0)),
-    "give back": (Capacity.NONE, settled(m.ReleaseRequest)),
-    "delete a group": (Capacity.NONE, lambda it: it.ask(m.DeleteGroup("jobs", "g"))),
-    "delete a topic": (Capacity.NONE, lambda it: it.ask(m.DeleteTopic("jobs", it.topic.id))),
+    "a new topic": (Shortage.NONE, lambda it: it.ask(m.CreateTopic("new"))),
+    "a new group": (Shortage.RESERVE, lambda it: it.ask(m.SetGroup("jobs", "new"))),
+    "a group made by a fetch": (Shortage.RESERVE, lambda it: it.ask(fetch("fresh"))),
+    "reject with a delay": (Shortage.NONE, settled(m.RejectRequest, 5.0)),
+    "reject at once": (Shortage.NONE, settled(m.RejectRequest)),
+    "a dead letter": (Shortage.RESERVE, settled(m.RejectRequest, 0.0, DEATH)),
+    "redrive": (Shortage.RESERVE, lambda it: it.ask(m.RedriveRequest("jobs", 0, "g", (it.dead,)))),
+    "alter": (Shortage.RESERVE, lambda it: it.ask(m.AlterTopic("jobs", ttl_s=7.0))),
+    "rewind": (Shortage.RESERVE, lambda it: it.ask(m.SetGroup("jobs", "g", rewind=True))),
+    "ack": (Shortage.LAST_RESERVE, settled(m.AckRequest)),
+    "purge": (Shortage.LAST_RESERVE, lambda it: it.ask(m.PurgeRequest("jobs", 0, "g"))),
+    "purge of dead letters": (Shortage.LAST_RESERVE, lambda it: it.ask(m.PurgeRequest("jobs", 0, "g!dead"))),
+    "fetch": (Shortage.FULL, lambda it: it.ask(fetch(hold_time=0.2))),
+    "extend": (Shortage.FULL, settled(m.ExtendRequest, 20.0, 0.0)),
+    "give back": (Shortage.FULL, settled(m.ReleaseRequest)),
+    "delete a group": (Shortage.FULL, lambda it: it.ask(m.DeleteGroup("jobs", "g"))),
+    "delete a topic": (Shortage.FULL, lambda it: it.ask(m.DeleteTopic("jobs", it.topic.id))),
 }
 """Each request that changes anything, and the last room in which it is done."""
 
 
-@pytest.mark.parametrize("capacity", ROOMS)
+@pytest.mark.parametrize("shortage", ROOMS)
 @pytest.mark.parametrize("name", ASKED)
-def test_each_request_has_its_limit_of_disk_space(name: str, capacity: Capacity) -> None:
+def test_each_request_has_its_limit_of_disk_space(name: str, shortage: Shortage) -> None:
     last, ask = ASKED[name]
     world = World()
-    world.fill(capacity)
+    world.fill(shortage)
     reply = ask(world)
-    assert (code(reply) == "storage-full") == (capacity > last), reply
+    assert (code(reply) == "storage-full") == (shortage > last), reply
     written = world.written()
     for record in written:
-        assert is_written(type(record), capacity), record
+        assert is_written(type(record), shortage), record
     small = type(reply) is m.PublishReply or size_of(written) < 800
-    assert small or not capacity, "what is written in a reserve costs what a tombstone costs"
+    assert small or not shortage, "what is written in a reserve costs what a tombstone costs"
     if code(reply) == "storage-full":
         assert not any(type(record) in (r.BatchStored, r.RecordsMerged, r.DelaysSet) for record in written)
         text = reply.detail if isinstance(reply, m.Failed) else reply.verdicts[0].detail
         assert "delete" in text
         assert "larger disk" in text
-        world.fill(Capacity.PLENTY)
+        world.fill(Shortage.NONE)
         assert code(ask(world)) not in ("storage-full", "outcome-unknown", "hold-lost"), "nothing was done"
     else:
         assert code(reply) in ("ok", "acked")
@@ -126,34 +126,34 @@ def test_each_request_has_its_limit_of_disk_space(name: str, capacity: Capacity)
 
 def test_an_extend_writes_nothing_so_that_it_is_never_refused() -> None:
     world = World()
-    world.fill(Capacity.NONE)
+    world.fill(Shortage.FULL)
     for _ in range(3):
         assert code(settled(m.ExtendRequest, 20.0, 0.0)(world)) == "ok"
     assert world.written() == []
 
 
-@pytest.mark.parametrize("capacity", ROOMS)
-def test_holds_run_out_at_every_capacity_and_attempts_count_where_written(capacity: Capacity) -> None:
+@pytest.mark.parametrize("shortage", ROOMS)
+def test_holds_run_out_at_every_shortage_and_attempts_count_where_written(shortage: Shortage) -> None:
     world = World()
-    world.fill(capacity)
+    world.fill(shortage)
     world.cluster.advance(11)
     assert any(type(record) is r.AttemptsCounted for record in world.written()) == (
-        capacity <= Capacity.SECOND
+        shortage <= Shortage.LAST_RESERVE
     )
     assert world.ask(fetch()).slices[0].deliveries[0].attempt == 2, "in memory they are counted"
 
 
-@pytest.mark.parametrize("capacity", ROOMS)
-def test_an_exhausted_message_dies_while_an_ack_can_be_written(capacity: Capacity) -> None:
+@pytest.mark.parametrize("shortage", ROOMS)
+def test_an_exhausted_message_dies_while_an_ack_can_be_written(shortage: Shortage) -> None:
     cluster = with_messages(1, max_deliveries=1)
     cluster.ask("a", fetch(hold_time=1.0))
     for name in cluster.names:
-        cluster.feed(name, DiskFull(capacity))
+        cluster.feed(name, DiskFull(shortage))
     cluster.advance(30)
     dead = cluster.ask("a", fetch("g!dead"))
-    assert bool(dead.slices) == (capacity <= Capacity.SECOND)
+    assert bool(dead.slices) == (shortage <= Shortage.LAST_RESERVE)
     for name in cluster.names:
-        cluster.feed(name, DiskFull(Capacity.PLENTY))
+        cluster.feed(name, DiskFull(Shortage.NONE))
     cluster.advance(30)
     assert dead.slices or cluster.ask("b", fetch("g!dead")).slices, "once there is room"
 
@@ -163,7 +163,7 @@ def deaths(cluster: Cluster, name: str) -> list[Death]:
     return [record.death for _, record in replica.views.groups["g"].records.items() if record.death]
 
 
-@pytest.mark.parametrize("full", [DiskFull(Capacity.FIRST), MemoryFull("too much")])
+@pytest.mark.parametrize("full", [DiskFull(Shortage.RESERVE), MemoryFull("too much")])
 def test_no_way_leads_a_long_dead_letter_to_a_full_node(full: Any) -> None:
     """Not its own vote, nor a peer's record: read repair, anti-entropy."""
     world = World()
@@ -179,7 +179,7 @@ def test_no_way_leads_a_long_dead_letter_to_a_full_node(full: Any) -> None:
     assert all(death.error_class == "ValueError" and death.fingerprint for death in deaths(cluster, "b"))
     assert min(death.text_bytes for death in deaths(cluster, "a")) > 40_000, "the others keep all of it"
     for name in "abc":
-        cluster.feed(name, DiskFull(Capacity.PLENTY), MemoryFull(""))
+        cluster.feed(name, DiskFull(Shortage.NONE), MemoryFull(""))
     cluster.advance(10)
     assert min(death.text_bytes for death in deaths(cluster, "a")) > 40_000, "a cut one does not spread"
     sent = noted(cluster, lambda *message: True)
@@ -206,24 +206,24 @@ def test_a_full_memory_refuses_what_a_client_adds_at_will_and_nothing_else() -> 
         for node in world.cluster.names:
             world.cluster.feed(node, MemoryFull(f"node {node} takes too much memory"))
         refused = code(ask(world)) == "storage-full"
-        assert refused == (last == Capacity.PLENTY or ("group" in name and "delete" not in name)), name
+        assert refused == (last == Shortage.NONE or ("group" in name and "delete" not in name)), name
 
 
 def test_two_full_nodes_of_three_make_a_settled_message_unknown_and_say_who_is_full() -> None:
     world = World()
     for name in "bc":
-        world.cluster.feed(name, DiskFull(Capacity.NONE))
+        world.cluster.feed(name, DiskFull(Shortage.FULL))
     (verdict,) = settled(m.AckRequest)(world).verdicts
     assert verdict.outcome == "outcome-unknown", "the third one has written it"
     assert "b, c have no room" in verdict.detail
     for name in "bc":
-        world.cluster.feed(name, DiskFull(Capacity.PLENTY))
+        world.cluster.feed(name, DiskFull(Shortage.NONE))
     assert code(settled(m.AckRequest)(world)) == "acked"
 
 
 def test_each_capacity_says_what_to_do() -> None:
-    assert why_full(Capacity.PLENTY, "n1") == ""
-    for capacity in ROOMS[1:]:
-        text = why_full(capacity, "n1")
+    assert why_full(Shortage.NONE, "n1") == ""
+    for shortage in ROOMS[1:]:
+        text = why_full(shortage, "n1")
         assert "n1" in text
         assert "larger disk" in text

@@ -9,7 +9,7 @@ import pytest
 
 from quorumq.core import messages as m
 from quorumq.core.cluster.topics import with_layout
-from quorumq.core.messages.diskroom import Capacity
+from quorumq.core.messages.diskroom import Shortage
 from quorumq.core.messages.effects import DiskFull, Effect, Persist
 from quorumq.core.node import upkeep
 from quorumq.core.partition.closed import number_of
@@ -266,11 +266,11 @@ def test_a_new_slot_counts_no_answer_while_its_disk_is_full() -> None:
     cluster, topic, (old,), (new, *others) = made(rf=1, nodes=4)
     publish(cluster, old, topic, 0)
     assert acked(cluster, old, fetched(cluster, old, most=1)) == ["acked"]
-    cluster.feed(new, DiskFull(Capacity.NONE))
+    cluster.feed(new, DiskFull(Shortage.FULL))
     assert isinstance(move(cluster, others[0], old, new), m.TopicReply)
     cluster.advance(5.0)
     assert not is_voter(cluster, new, topic)
-    cluster.feed(new, DiskFull(Capacity.PLENTY))
+    cluster.feed(new, DiskFull(Shortage.NONE))
     cluster.advance(15.0)
     assert is_voter(cluster, new, topic)
     assert sum(part.receipt.span.size for part in fetched(cluster, new)) == 2

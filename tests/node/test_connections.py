@@ -212,13 +212,13 @@ async def test_a_client_that_asks_and_never_reads_is_read_no_further_and_costs_l
                 sent += 1
         (inbound,) = cluster.services["a"]._inbound.values()
         assert len(inbound._open) <= INFLIGHT_REQUESTS_MAX
-        assert node.capacity.inflight_bytes <= 9 * MIB
+        assert node.intake.inflight_bytes <= 9 * MIB
         assert inbound.waiting_bytes <= 300 * 1024
         other = await cluster.client("a")
         assert isinstance(await other.ask(m.StatusRequest()), m.StatusReply)
         for number in range(2, sent + 2):  # and when it reads, it gets every answer
             assert isinstance(await client.receive(number), m.StatusReply)
-        assert node.capacity.inflight_bytes <= 1 * MIB
+        assert node.intake.inflight_bytes <= 1 * MIB
 
 
 async def test_no_more_than_so_many_requests_are_under_way() -> None:
@@ -278,7 +278,7 @@ async def test_a_connection_that_dies_under_a_large_reply_takes_its_weight_back_
         await dying.send(fetch(most=5))
         dying.transport.close()  # before the node has read the request: its reply is the first to notice
         await trio.sleep(0.02)
-        assert cluster.services["a"].node.capacity.inflight_bytes == 0
+        assert cluster.services["a"].node.intake.inflight_bytes == 0
         assert len(payloads(await other.ask(fetch()))) == 5, "not a byte was sent, so it was given back"
 
 

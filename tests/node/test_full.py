@@ -28,7 +28,7 @@ def fill(cluster: World, free: int) -> None:
         disk.capacity += free - disk.free_bytes()
 
 
-def capacity_of(cluster: World, name: str = "a") -> str:
+def shortage_of(cluster: World, name: str = "a") -> str:
     return cluster.services[name].node.core.state.disk_shortage.name
 
 
@@ -42,7 +42,7 @@ async def test_dead_letters_end_no_node_and_all_start_again() -> None:
         await client.ask(fetch(most=1, hold_time=0.1))
         fill(cluster, 200 * KIB)
         await trio.sleep(1.1)
-        assert capacity_of(cluster) == "FIRST"
+        assert shortage_of(cluster) == "RESERVE"
         assert all(RESERVE_NAME in disk.list() for disk in cluster.disks.values())
         verdicts: dict[str, int] = {}
         for _ in range(600):
@@ -63,7 +63,7 @@ async def test_dead_letters_end_no_node_and_all_start_again() -> None:
         assert (await client.ask(m.DeleteTopic("jobs", topic.id))).topic.deleted
         fill(cluster, MIB)
         await trio.sleep(3)
-        assert capacity_of(cluster) == "PLENTY"
+        assert shortage_of(cluster) == "NONE"
 
 
 async def test_a_disk_that_is_full_to_the_last_byte_stops_no_node_and_what_waited_is_done() -> None:
@@ -88,7 +88,7 @@ async def test_a_disk_that_is_full_to_the_last_byte_stops_no_node_and_what_waite
             node = cluster.services["a"].node
             assert node.failed is None
             assert node.committer.stalled
-            assert capacity_of(cluster) == "NONE"
+            assert shortage_of(cluster) == "FULL"
             other = await cluster.client("a")
             held = receipts(await other.ask(fetch()))
             assert outcomes(await other.ack(*held)) == ["storage-full"], "it is refused at once"
@@ -97,7 +97,7 @@ async def test_a_disk_that_is_full_to_the_last_byte_stops_no_node_and_what_waite
             assert not got or got[0].code == "outcome-unknown"
             fill(cluster, MIB)
             await trio.sleep(2.1)
-        assert capacity_of(cluster) == "PLENTY"
+        assert shortage_of(cluster) == "NONE"
         assert RESERVE_NAME in disk.list(), "it is made again"
         assert outcomes(await client.ack(*held)) == ["acked"]
         assert payloads(await client.ask(fetch())) == [b"z"], "what waited was written"

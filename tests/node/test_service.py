@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from quorumq.core import messages as m
-from quorumq.core.messages.diskroom import Capacity
+from quorumq.core.messages.diskroom import Shortage
 from quorumq.core.messages.effects import DiskFull
 from quorumq.core.values.limits import MIB
 from quorumq.history import boot
@@ -205,7 +205,7 @@ async def test_a_waiting_client_that_goes_away_takes_nothing_with_it() -> None:
         ghost.transport.close()
         await trio.sleep(0.01)
         node = cluster.services["a"].node
-        assert (len(node.core.context.requests), node.capacity.inflight_bytes) == (0, 0)
+        assert (len(node.core.context.requests), node.intake.inflight_bytes) == (0, 0)
         await client.ask(publish(topic, producer_id, 0, b"x"))
         assert payloads(await client.ask(fetch())) == [b"x"]
 
@@ -230,7 +230,7 @@ async def test_a_full_disk_refuses_publishes_and_lets_the_rest_go_on() -> None:
             "disk_full",
             "disk_not_full",
         ]
-        cluster.services["a"].node.feed(DiskFull(Capacity.PLENTY))
+        cluster.services["a"].node.feed(DiskFull(Shortage.NONE))
 
 
 async def test_above_memory_max_nothing_new_is_taken_and_the_rest_goes_on() -> None:

@@ -15,8 +15,8 @@ import trustme
 
 from quorumq.core.messages.effects import Event, Unsent
 from quorumq.node import inflow, turns
-from quorumq.node.capacity import Capacity
 from quorumq.node.inflow import Inflow
+from quorumq.node.intake import Intake
 from quorumq.node.tls import TlsTransport
 from quorumq.node.transport import RECEIVE_BYTES, ConnectionLost, SocketTransport, Transport
 from quorumq.node.turns import Turns
@@ -28,7 +28,7 @@ def frame(number: int) -> bytes:
     return b"".join(encode_frame(b"%d" % number, [b"body"]))
 
 
-class Capacity_:
+class Intake_:
     """No bound on begun frames."""
 
     def begun(self, connection: object, size: int, *, anew: bool = False) -> None:
@@ -46,7 +46,7 @@ class End:
         self.reads.set()
         self.rested = 0
         self.ended: Exception | None = None
-        self.inflow = Inflow(world.turns, world.capacity, transport, self, 1.0)
+        self.inflow = Inflow(world.turns, world.intake, transport, self, 1.0)
         self.transport = transport
 
     def take(self, events: list[Event]) -> bool:
@@ -89,7 +89,7 @@ class World:
         self.nursery = nursery
         self.steps: list[list[int]] = []
         self.turns = Turns(self.feed)
-        self.capacity: Capacity = Capacity_()  # type: ignore[assignment]
+        self.intake: Intake = Intake_()  # type: ignore[assignment]
         self.answers: End | None = None  # answers at once when a frame is served
         self.woken: trio.Event | None = None  # by the next frame
 

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from quorumq.core.messages import Envelope, PauseGroup, Store
-from quorumq.core.messages.diskroom import Capacity
+from quorumq.core.messages.diskroom import Shortage
 from quorumq.core.messages.effects import Received
 from sim.clients import calls
 from sim.clients.operator import Operator
@@ -41,9 +41,9 @@ def test_a_store_that_came_to_a_full_node_has_no_copy(full: bool, monkeypatch: p
     assert host.core is not None
     fed: list[object] = []
     monkeypatch.setattr(host, "feed", lambda *events: fed.extend(events))
-    host.core.state.disk_shortage = Capacity.FIRST if full else Capacity.PLENTY
+    host.core.state.disk_shortage = Shortage.RESERVE if full else Shortage.NONE
     host.links.receive(envelope, life)
-    host.core.state.disk_shortage = Capacity.PLENTY
+    host.core.state.disk_shortage = Shortage.NONE
     host.links.receive(envelope, life)
     assert len(fed) == (1 if full else 2)
     host.links.receive(envelope._replace(), life)

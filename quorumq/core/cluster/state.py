@@ -18,7 +18,7 @@ from quorumq.core.cluster.buckets import Bucket
 from quorumq.core.cluster.catalogue import Catalogue
 from quorumq.core.cluster.promises import Promises, RegisterKey
 from quorumq.core.messages import Released, Starts
-from quorumq.core.messages.diskroom import WRITTEN, Capacity, Written, bare, is_written, why_full
+from quorumq.core.messages.diskroom import WRITTEN, Shortage, Written, bare, is_written, why_full
 from quorumq.core.messages.records import BatchStored, DelaysSet
 from quorumq.core.values import limits
 from quorumq.core.values.clock import HybridClock
@@ -219,7 +219,7 @@ class NodeState:
     producer_ids: dict[bytes, int] = field(default_factory=dict)
     names: dict[bytes, int] = field(default_factory=dict)
     unwritten: dict[int, PartitionId] = field(default_factory=dict)  # batches that are not durable yet
-    disk_shortage: Capacity = Capacity.PLENTY  # true if publishes are refused
+    disk_shortage: Shortage = Shortage.NONE  # true if publishes are refused
     memory_full: str = ""  # reason why nothing new is taken in; "" if it is
     # Runs of messages that this step may still look at for groups that begin, and partitions with more of them.
     looks_left: float = NO_END
@@ -463,13 +463,13 @@ class NodeState:
     @property
     def disk_full(self) -> bool:
         """Return True if the disk has no more than its reserve left."""
-        return self.disk_shortage > Capacity.PLENTY
+        return self.disk_shortage > Shortage.NONE
 
     def no_capacity(self, kind: Written) -> str:
         """Return why this is not written now, and what to do; "" if it is."""
         if not is_written(kind, self.disk_shortage):
             return why_full(self.disk_shortage, self.me)
-        return self.memory_full if WRITTEN[kind] == Capacity.PLENTY else ""
+        return self.memory_full if WRITTEN[kind] == Shortage.NONE else ""
 
     def fitted(self, record: Record) -> Record:
         """Return the record as it is kept: if the node is full, with next to nothing of its death."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import NamedTuple, Union
 
 from quorumq.core.messages import ClientReply, ClientRequest, Envelope, PeerMessage, RemoteFetchReply
-from quorumq.core.messages.diskroom import Capacity
+from quorumq.core.messages.diskroom import Shortage
 from quorumq.core.messages.records import JournalRecord
 from quorumq.core.values.fairqueue import Caller
 from quorumq.core.values.types import Incarnation, NodeId
@@ -199,7 +199,7 @@ class LinkDown(NamedTuple):
 class DiskFull(NamedTuple):
     """Notice that the disk has more space left, or less, than the driver said last."""
 
-    capacity: Capacity
+    shortage: Shortage
 
 
 class MemoryFull(NamedTuple):

@@ -23,7 +23,7 @@ from quorumq.core.cluster.rounds import RegisterRound
 from quorumq.core.cluster.state import NO_END, NodeConfig
 from quorumq.core.messages import effects as e
 from quorumq.core.messages import records as r
-from quorumq.core.messages.diskroom import Capacity
+from quorumq.core.messages.diskroom import Shortage
 from quorumq.core.node.request_router import RequestRouter
 from quorumq.core.node.status import status
 from quorumq.core.node.timers import ABOUT, LASTING, Timers
@@ -338,8 +338,8 @@ class NodeCore:
                 self.context.departs = True
             case e.LinkDown(peer):
                 self.state.on_link_down(peer)
-            case e.DiskFull(capacity):
-                self.state.disk_shortage = Capacity(capacity)
+            case e.DiskFull(shortage):
+                self.state.disk_shortage = Shortage(shortage)
             case e.MemoryFull(detail):
                 self.state.memory_full = detail
             case e.MovesLimited(bytes_per_s, at_once):

@@ -11,6 +11,7 @@ from quorumq.core import messages as m
 from quorumq.core.cluster.catalogue import Catalogue
 from quorumq.core.cluster.members import address_of, outdated
 from quorumq.core.cluster.state import NodeConfig
+from quorumq.core.messages.diskroom import CAPACITIES
 from quorumq.core.partition.backlog import backlog_of
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.handoff import Progress
@@ -63,7 +64,7 @@ def status(context: Context, trust: Trust, now: Now) -> dict[str, object]:
         "quarantine_s": round(context.quarantine_left(now), 3),
         "hold_time_max": state.config.hold_time_max,
         "disk_full": state.disk_full,
-        "disk_capacity": state.disk_shortage.name.lower(),
+        "disk_capacity": CAPACITIES[state.disk_shortage],
         "names": context.catalogue.names_used()._asdict(),
         "memory_full": bool(state.memory_full),
         "requests": len(context.requests),

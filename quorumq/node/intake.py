@@ -8,8 +8,7 @@ from typing import Any, Final, Protocol
 import trio
 
 from quorumq.core import messages as m
-from quorumq.core.messages.diskroom import Capacity as DiskCapacity
-from quorumq.core.messages.diskroom import why_full
+from quorumq.core.messages.diskroom import CAPACITIES, Shortage, why_full
 from quorumq.core.values.limits import KIB, MIB, SPANS_PER_REQUEST_MAX
 from quorumq.node.config import ServeConfig
 from quorumq.storage.journal import Journal
@@ -34,8 +33,8 @@ class Connection(Protocol):
 
 
 @dataclass(eq=False)
-class Capacity:
-    """Pushes back."""
+class Intake:
+    """Bounds of the requests under way, the frames begun, and the bytes that wait for the disk."""
 
     config: ServeConfig
     store: Journal  # bytes that wait for a commit, and the disk's free bytes
@@ -108,45 +107,49 @@ class Capacity:
         """True if more than `SPACE_CHECK_BYTES` were appended since the disk was asked."""
         return self._committed + self.store.pending_bytes > SPACE_CHECK_BYTES
 
-    def look(self, before: DiskCapacity, *, stalled: bool) -> DiskCapacity:
-        """Return how much room the disk has, and make its last reserve anew if that fits.
+    def remake_reserve(self, *, stalled: bool) -> None:
+        """Make the disk's last reserve anew if it is missing and fits.
+
+        Raises:
+            StorageError: the disk does not say how much is free.
+        """
+        store = self.store
+        needed = store.start_bytes + store.owed_bytes + store.reserve_bytes // 10
+        if not stalled and store.owed_bytes and store.free_bytes >= needed:
+            store.reserve()
+
+    def shortage(self, before: Shortage, *, stalled: bool) -> Shortage:
+        """Return the shortage of space on the disk, and log it if it changes.
 
         At the edge it would flap with every commit: so it counts as fuller until there is a tenth more.
 
         Raises:
-            StorageError: the disk does not say.
+            StorageError: the disk does not say how much is free.
         """
         store = self.store
         self._committed = -store.pending_bytes
-        reserve = store.kept_free
-        more = store.reserve_bytes // 10
-        if (
-            not stalled
-            and store.owed_bytes
-            and store.free_bytes >= store.start_bytes + store.owed_bytes + more
-        ):
-            store.reserve()
-        free = store.free_bytes
-        capacity = DiskCapacity.NONE if stalled else self._capacity(free)
-        if capacity < before and self._capacity(free - more) >= before:
-            capacity = before
-        if capacity > before:
-            reason = why_full(capacity, self.config.node)
+        free, reserve, more = store.free_bytes, store.kept_free, store.reserve_bytes // 10
+        shortage = Shortage.FULL if stalled else self._shortage_at(free)
+        if shortage < before and self._shortage_at(free - more) >= before:
+            shortage = before
+        capacity = CAPACITIES[shortage]
+        if shortage > before:
+            reason = why_full(shortage, self.config.node)
             fields = {"free": free, "reserve": reserve, "data_dir": self.config.data_dir}
-            self.log.warning("disk_full", capacity=capacity.name.lower(), reason=reason, **fields)
-        elif capacity < before:
-            self.log.info("disk_not_full", capacity=capacity.name.lower(), free=free, reserve=reserve)
-        return capacity
+            self.log.warning("disk_full", capacity=capacity, reason=reason, **fields)
+        elif shortage < before:
+            self.log.info("disk_not_full", capacity=capacity, free=free, reserve=reserve)
+        return shortage
 
-    def _capacity(self, free: int) -> DiskCapacity:
-        """Return the room that ``free`` bytes are, once the last reserve, if missing, is made of them."""
+    def _shortage_at(self, free: int) -> Shortage:
+        """Return the shortage with ``free`` bytes, once the last reserve, if missing, is made of them."""
         store = self.store
         free -= store.owed_bytes
         if free >= store.kept_free:
-            return DiskCapacity.PLENTY
+            return Shortage.NONE
         if not store.last_bytes or free >= store.start_bytes:
-            return DiskCapacity.FIRST
-        return DiskCapacity.SECOND if free + store.last_bytes >= store.start_bytes else DiskCapacity.NONE
+            return Shortage.RESERVE
+        return Shortage.LAST_RESERVE if free + store.last_bytes >= store.start_bytes else Shortage.FULL
 
 
 def stale_after(reply: m.FetchReply) -> float:
