@@ -9,7 +9,7 @@ from quorumq.core.messages.effects import Effect
 from quorumq.core.partition import fate, replica
 from quorumq.core.partition.fate import Fate, RejectAsk, RuleContext
 from quorumq.core.partition.group import GroupView
-from quorumq.core.partition.lease import Ballots, Lease, unhinted
+from quorumq.core.partition.lease import Ballots, Lease, without_deferral
 from quorumq.core.partition.replica import Replica
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.settle import Ask, RedriveCoordinator
@@ -28,7 +28,7 @@ def dead_without_hold(
         return before(record, lease, ballots, context, ask)
     if ask.record.death is not None:
         record, lease, ballots, _ = fate.on_merge(record, lease, ballots, context, ask.record)
-    return record, unhinted(lease), ballots, (True, None)
+    return record, without_deferral(lease), ballots, (True, None)
 
 
 def with_the_holds_of_the_source(before: Before[None], self: GroupView, *args: Any) -> None:

@@ -212,7 +212,7 @@ RULES: tuple[Rule, ...] = (
         "what a NOK says of another's hold is used in choosing, and changes no hold",
         (
             around(NodeCore, "_on_reply", hints_vote),
-            (HoldRound, "hints", lambda self, lost: []),
+            (HoldRound, "deferrals", lambda self, lost: []),
             (Nodes, "late_replies", True),
         ),
         scenario=replace(TWO_NODES, name="hints"),

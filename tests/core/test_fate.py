@@ -207,8 +207,8 @@ class FateMachine(RuleBasedStateMachine):
         self.ask(0, span, fate.on_delay, Delay(n, Stamp(ballot, "a"), self.now + time, generation))
 
     @rule(which=st.integers(0, 1), span=SPANS, time=TIMES)
-    def hinted(self, which: int, span: Span, time: float) -> None:
-        self.ask(which, span, fate.on_hint, self.now + time)
+    def deferred(self, which: int, span: Span, time: float) -> None:
+        self.ask(which, span, fate.on_defer, self.now + time)
 
     @rule(which=st.integers(0, 1), span=SPANS, min_ballot=st.integers(8, 20))
     def reclaimed(self, which: int, span: Span, min_ballot: int) -> None:

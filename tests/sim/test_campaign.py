@@ -20,7 +20,7 @@ from quorumq.core.node.voter import Voter
 from quorumq.core.partition.batches import Batches, Missing
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.fetch import FetchCoordinator
-from quorumq.core.requests.holdround import HELD_HINT_MAX_S, HoldRound
+from quorumq.core.requests.holdround import HELD_DEFERRAL_MAX_S, HoldRound
 from quorumq.core.requests.placing import Placing
 from quorumq.core.requests.remote import SplitCoordinator, SubFetch
 from quorumq.core.values.types import Incarnation, Now, Span
@@ -68,7 +68,7 @@ def waits_for_other_sub_fetches(
 _count = FetchCoordinator._count
 
 
-def hints_at_once(
+def deferrals_at_once(
     self: FetchCoordinator,
     context: Context,
     round_: HoldRound,
@@ -77,16 +77,16 @@ def hints_at_once(
     reply: HoldReply,
     now: Now,
 ) -> list[Effect]:
-    """Count a reply, and store the hint of a held message as soon as one says so."""
+    """Count a reply, and defer a held message as soon as one says so."""
     for span, _, remaining in reply.refused:
         if remaining > 0 and sender != context.state.me:
-            until = now.mono + min(remaining, HELD_HINT_MAX_S)
-            round_.replica.learning.hint(self.request.group, span, until, now)
+            until = now.mono + min(remaining, HELD_DEFERRAL_MAX_S)
+            round_.replica.learning.defer(self.request.group, span, until, now)
     return _count(self, context, round_, sender, start, reply, now)
 
 
-HINTS_END_BEFORE_THEIR_ROUND = (
-    (FetchCoordinator, "_count", hints_at_once),
+DEFERRALS_END_BEFORE_THEIR_ROUND = (
+    (FetchCoordinator, "_count", deferrals_at_once),
     (HoldRound, "note_held", lambda self, span, remaining: None),
     (HoldRound, "silent", lambda self, peers, now: 0),  # else such a round ends at once
 )
@@ -99,7 +99,7 @@ HINTS_END_BEFORE_THEIR_ROUND = (
         (46, ((Voter, "_refuse_untrusted", lambda *args: []),)),
         (27000466, ((Placing, "wait_to_adopt", lambda *args: []),)),
         (1009, ((SplitCoordinator, "_answer_or_wait", waits_for_other_sub_fetches),)),
-        (24000085, HINTS_END_BEFORE_THEIR_ROUND),
+        (24000085, DEFERRALS_END_BEFORE_THEIR_ROUND),
     ],
 )
 def test_the_calm_profile_finds_long_waits(seed: int, plants: tuple[Patch, ...]) -> None:

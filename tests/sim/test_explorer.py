@@ -440,7 +440,7 @@ def test_a_key_tells_apart_what_behaves_differently() -> None:
         lambda twin, view: view.available.spans.remove(span),
         lambda twin, view: view.leases.set(span, Lease(attempts=Attempts(0, 0, 1))),
         lambda twin, view: view.leases.set(span, Lease(attempts=Attempts(0, 0, 1, True))),
-        lambda twin, view: view.leases.set(span, Lease(hint=3.0)),
+        lambda twin, view: view.leases.set(span, Lease(deferred_until=3.0)),
         lambda twin, view: twin.state.links.pop("b"),
         lambda twin, view: twin.context.called_off.update({3: None}),
     ]

@@ -170,7 +170,7 @@ def _spread(machines: Machines) -> str:
 
 @dataclass(slots=True)
 class NodeState:
-    """Identity, clock, incarnations, timers and hints of one start of a node.
+    """Identity, clock, incarnations and timers of one start of a node, and what it knows of others.
 
     ``quarantine_until`` (monotonic seconds) is when every hold granted before this start must have run out; a replica
     may be out of its quarantine earlier (core/partition/hold_recovery.py).
@@ -402,11 +402,11 @@ class NodeState:
                 active.append(node)
         return parked, active
 
-    def drop_hints(self, over: Callable[[PartitionId, str], bool]) -> None:
+    def drop_fetchers(self, over: Callable[[PartitionId, str], bool]) -> None:
         """Drop what is known of other nodes' FETCHes for these partitions and groups."""
-        for hints in (self.parked, self.active):
-            for hint in [hint for hint in hints if over(*hint[:2])]:
-                del hints[hint]
+        for fetchers in (self.parked, self.active):
+            for key in [key for key in fetchers if over(*key[:2])]:
+                del fetchers[key]
 
     # ---------------------------------------------------------------- releases
 

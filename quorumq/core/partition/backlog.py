@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quorumq.core.messages import GroupPart
 from quorumq.core.partition.batches import Batches
-from quorumq.core.partition.fate import DEAD, DELAYED, ELSEWHERE, EXHAUSTED, HELD
+from quorumq.core.partition.fate import DEAD, DEFERRED, DELAYED, EXHAUSTED, HELD
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.ready import Key
 from quorumq.core.partition.replica import Replica
@@ -22,7 +22,7 @@ def backlog_of(batches: Batches, view: GroupView, now: Now) -> dict[str, object]
     """
     kept = view.kept
     ready = [row[:2] for messages in (view.available, view.suspects) if (row := messages.batches.first())]
-    ready += kept.oldest(HELD, ELSEWHERE, DELAYED)
+    ready += kept.oldest(HELD, DEFERRED, DELAYED)
     return {
         "available": max(view.available.messages + view.suspects.messages, int(view.begins)),
         "suspects": view.suspects.messages,

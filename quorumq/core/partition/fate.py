@@ -8,7 +8,7 @@ Every rule is a pure function of one message; there is no span, no loop and no r
 same object: `apply` detects changes by identity. The state of a message is split by its lifetime:
 
 - its `Record`: what became of it. It only rises, and a group shares it with the group of its dead letters.
-- its `Lease`: hold, rivals, attempts, delay and hint. An ACK ends all of it, except the hold of another delivery.
+- its `Lease`: hold, rivals, attempts, delay and deferral. An ACK ends all of it, except the hold of another delivery.
 - its `Ballots`: what was granted here. They outlast the ACK, until RECLAIM drops the payload.
 
                         HOLD of its owner again, EXTEND
@@ -46,8 +46,8 @@ from quorumq.core.partition.lease import (
     Lease,
     counted,
     rivals_with,
-    unhinted,
     with_hold,
+    without_deferral,
     without_rival,
 )  # fmt: skip
 from quorumq.core.values.limits import NUMBERS_END
@@ -208,7 +208,7 @@ class ReleaseAsk(NamedTuple):
 def on_release(record: Record, lease: Lease, ballots: Ballots, context: RuleContext, ask: ReleaseAsk) -> Fate:
     """RELEASE or LEAVE: end the hold if the owner matches exactly. Counts no attempt."""
     lease = release(lease, ask.owner)
-    return record, unhinted(lease) if ask.theirs else lease, ballots, None
+    return record, without_deferral(lease) if ask.theirs else lease, ballots, None
 
 
 LOST, HOLD, CLAIM = range(3)
@@ -277,8 +277,8 @@ def on_ack(record: Record, lease: Lease, ballots: Ballots, context: RuleContext,
     """
     record, lease, ballots, stands = on_merge(record, lease, ballots, context, ask.record)
     lease = release(lease, ask.owner)
-    if lease.hint:
-        lease = unhinted(lease)
+    if lease.deferred_until:
+        lease = without_deferral(lease)
     return record, lease, ballots, (exclusive(ballots, context, ask.owner), stands)
 
 
@@ -311,8 +311,8 @@ def on_reject(record: Record, lease: Lease, ballots: Ballots, context: RuleConte
         again = is_retry(record, lease, context, ask)
         if asked.death is not None and exclusive(ballots, context, ask.owner) is False:
             again = False  # the record was learned: that other delivery may yet be won
-        return record, unhinted(lease), ballots, (again, None)
-    lease = unhinted(with_hold(lease, None))
+        return record, without_deferral(lease), ballots, (again, None)
+    lease = without_deferral(with_hold(lease, None))
     if claim is not None:
         lease = lease._replace(claim=None)
     if asked.death is not None or asked.kind == Kind.SKIPPED:
@@ -451,14 +451,14 @@ def on_delay(record: Record, lease: Lease, ballots: Ballots, context: RuleContex
     return record, lease if done else delayed(lease, ask), ballots, None
 
 
-def on_hint(record: Record, lease: Lease, ballots: Ballots, context: RuleContext, ask: float) -> Fate:
-    """Leave the message out of our choices until ``ask``: a NOK said that another owner holds it."""
-    return record, lease if lease.hint == ask else lease._replace(hint=ask), ballots, None
+def on_defer(record: Record, lease: Lease, ballots: Ballots, context: RuleContext, ask: float) -> Fate:
+    """Leave the message out of our choices until ``ask``: by votes another owner holds it, or it is not due."""
+    return record, lease if lease.deferred_until == ask else lease._replace(deferred_until=ask), ballots, None
 
 
 def on_reclaim(record: Record, lease: Lease, ballots: Ballots, context: RuleContext, ask: None) -> Fate:
     """Drop the remembered ballots together with the payload: without them no ACK can be proved exclusive."""
-    return record, unhinted(lease), NO_BALLOTS, None
+    return record, without_deferral(lease), NO_BALLOTS, None
 
 
 def on_return(record: Record, lease: Lease, ballots: Ballots, context: RuleContext, ask: int) -> Fate:
@@ -486,8 +486,8 @@ def on_restored(
 # ------------------------------------------------------------------------- what is left over
 
 
-HELD, ELSEWHERE, DELAYED, DEAD, READY, EXHAUSTED = range(6)
-"""Held here, held elsewhere as a NOK said, not due, a dead letter, available, out of deliveries."""
+HELD, DEFERRED, DELAYED, DEAD, READY, EXHAUSTED = range(6)
+"""Held here, deferred as votes said, not due, a dead letter, available, out of deliveries."""
 
 
 def standing(record: Record, lease: Lease, context: RuleContext) -> int | None:
@@ -502,8 +502,8 @@ def standing(record: Record, lease: Lease, context: RuleContext) -> int | None:
         delay = kept_by(lease, context.now, as_read(record, context, context.generation))
         if delay is not None:
             return DELAYED if delay.claim is None else HELD
-    if lease.hint > context.now:
-        return ELSEWHERE
+    if lease.deferred_until > context.now:
+        return DEFERRED
     if lease.attempts is not None and not context.dead:
         attempts = attempts_at(lease, as_read(record, context, context.generation))
         if is_exhausted(attempts, context.max_deliveries):

@@ -217,7 +217,7 @@ class GroupView:
                     suspects.put(part, lot or None)
                     if not lot or not was_lot:
                         alone += part[2] - part[1] if lot else part[1] - part[2]
-                if not waits and (lease.delay is not None or lease.hint or lease.claim is not None):
+                if not waits and (lease.delay is not None or lease.deferred_until or lease.claim is not None):
                     changes.wakes += [(time, self.name, part) for time in wakes(lease, context.now)]
         if looked and key is not None:
             self._count(key, balance, alone, context.now, changes)
@@ -562,9 +562,9 @@ kind_of: Any = attrgetter("kind")
 
 
 def wakes(lease: Lease, now: float) -> list[float]:
-    """Return the times when the message becomes free by itself: its delay is due, its hint is over."""
+    """Return the times when the message becomes free by itself: its delay is due, its deferral is over."""
     times = [delay.due for delay in (lease.delay, lease.claim) if delay is not None and delay.due > now]
-    return [*times, lease.hint] if lease.hint > now else times
+    return [*times, lease.deferred_until] if lease.deferred_until > now else times
 
 
 def join(items: list[Any], item: Any) -> None:

@@ -53,9 +53,9 @@ class Learning(PartitionComponent):
         effects = self.repair(name, state.records, now) + self.adopt_delays(name, state.delays, now)
         return effects + self.adopt_attempts(name, state.attempts, now)
 
-    def hint(self, name: str, span: Span, until: float, now: Now) -> None:
-        """Leave ``span`` out of our choices until then, and of no vote: a NOK said that another owner holds it."""
-        self._learn(self.views.named(name), fate.on_hint, [(span, until)], now)
+    def defer(self, name: str, span: Span, until: float, now: Now) -> None:
+        """Leave ``span`` out of our choices until then, and of no vote: it is held elsewhere, or not due."""
+        self._learn(self.views.named(name), fate.on_defer, [(span, until)], now)
 
     def _learn(
         self, view: GroupView, rule: fate.Rule, items: Iterable[tuple[Span, Any]], now: Now

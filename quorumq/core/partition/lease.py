@@ -33,7 +33,7 @@ class Lease(NamedTuple):
     rivals: tuple[Held, ...] = ()  # the holds of several owners that were reported, if the message is blocked
     attempts: Attempts | None = None
     delay: Delay | None = None
-    hint: float = 0.0  # held elsewhere until then, as a NOK said: for choosing only
+    deferred_until: float = 0.0  # not chosen until then: by votes, held elsewhere or not due
     claim: Delay | None = None  # beside a REJECT's delay, which replicas compare, as claims are not
 
 
@@ -73,9 +73,9 @@ def without_rival(lease: Lease, owner: Owner) -> Lease:
     return lease._replace(held=held, rivals=rivals)
 
 
-def unhinted(lease: Lease) -> Lease:
-    """Return the lease without its hint: the owner that was hinted at does not hold the message any more."""
-    return lease._replace(hint=0.0) if lease.hint else lease
+def without_deferral(lease: Lease) -> Lease:
+    """Return the lease without its deferral: the owner that a vote named does not hold the message any more."""
+    return lease._replace(deferred_until=0.0) if lease.deferred_until else lease
 
 
 def counted(lease: Lease, attempts: Attempts) -> Lease:

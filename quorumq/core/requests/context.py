@@ -352,7 +352,7 @@ class Context(Placing):
         """End the requests that are under way for a deleted group."""
         topic = self.catalogue.topics[group.topic]
         effects: list[Effect] = []
-        self.state.drop_hints(lambda partition, name: (partition.topic, source_of(name)) == group[:2])
+        self.state.drop_fetchers(lambda partition, name: (partition.topic, source_of(name)) == group[:2])
         for pending in dict.fromkeys([*self.requests.values(), *self.rounds.values()]):
             if not pending.done and pending.reads(group.topic, group.name):
                 effects += pending.on_group_deleted(self, topic, now)
@@ -471,7 +471,7 @@ class Context(Placing):
                 if not pending.done:
                     effects += pending.on_left(self, partition, now)
             self.replicas.pop(partition)
-        self.state.drop_hints(lambda partition, _: partition in departed)
+        self.state.drop_fetchers(lambda partition, _: partition in departed)
         effects += self.make_replicas((self.catalogue.topics[topic.id],), now)
         return effects + (self.ask_for_holds(now) if self.hold_recovery.awaited else [])
 
@@ -494,7 +494,7 @@ class Context(Placing):
         self.catalogue.drop_groups(topic.id)
         self.peer_groups.discard(topic.id)
         self.limiting.drop(topic.id)
-        self.state.drop_hints(lambda partition, _: partition.topic == topic.id)
+        self.state.drop_fetchers(lambda partition, _: partition.topic == topic.id)
         for pending in dict.fromkeys([*self.requests.values(), *self.rounds.values()]):
             if not pending.done and pending.concerns(topic.id):
                 effects += pending.on_deleted(self, topic, now)

@@ -390,8 +390,8 @@ class FetchCoordinator(GroupReader):
             # RELEASE at all others, regardless of their answers.
             given = m.Released(round_.partition, self.request.group, round_.owner, tuple(lost))
             effects += context.release_everywhere([given], now)
-            for part, remaining in round_.hints(lost):
-                replica.learning.hint(self.request.group, part, now.mono + remaining, now)
+            for part, remaining in round_.deferrals(lost):
+                replica.learning.defer(self.request.group, part, now.mono + remaining, now)
         for span, attempts, reason in buried:
             dead_lettering = DeadLettering(round_, span, attempts, reason, self.request)
             effects += dead_lettering.start(context, now)

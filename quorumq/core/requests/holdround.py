@@ -32,10 +32,10 @@ from quorumq.core.values.types import NODES_MAX, STAMP_ZERO, Now, Owner, Record,
 
 BACKOFF_S = (0.002, 0.02)
 QUIET_S = (0.05, 0.2)
-NOT_DUE_HINT_MAX_S = 5.0
+NOT_DUE_DEFERRAL_MAX_S = 5.0
 """Seconds until a node whose clock alone says that a message is due asks the others again, at most."""
 
-HELD_HINT_MAX_S = 0.5
+HELD_DEFERRAL_MAX_S = 0.5
 """Seconds after its round until a node asks again for messages that another one holds, at most: their RELEASE may have
 come before the news of the hold, or not at all."""
 
@@ -155,14 +155,14 @@ class HoldRound(Round):
         for part, old in self.held.split(span):
             self.held.set(part, max(remaining, old or 0.0))
 
-    def hints(self, lost: Iterable[Span]) -> Iterator[tuple[Span, float]]:
+    def deferrals(self, lost: Iterable[Span]) -> Iterator[tuple[Span, float]]:
         """Yield lost messages that are not due or held, and the seconds for which they need not be chosen.
 
-        Why from the end of the round: a member that does not answer may make it longer than the hint. The same messages
+        Why from the end of the round: a member that does not answer may make it longer than that. The same messages
         would be chosen and lost again, and none behind them delivered.
         """
         for span in lost:
-            for messages, most in ((self.not_due, NOT_DUE_HINT_MAX_S), (self.held, HELD_HINT_MAX_S)):
+            for messages, most in ((self.not_due, NOT_DUE_DEFERRAL_MAX_S), (self.held, HELD_DEFERRAL_MAX_S)):
                 for part, remaining in messages.within(span):
                     yield part, min(remaining, most)
 

@@ -11,7 +11,7 @@ from tests.core.steps import fetch, receipts, with_session
 
 
 def test_a_coordinator_that_was_refused_takes_other_messages_at_once() -> None:
-    """b never heard of a's hold. Its own RELEASE of the lost round must not make it drop the hints of the NOKs."""
+    """b never heard of a's hold. Its own RELEASE of the lost round must not make it drop the deferrals."""
     cluster, _, producer_id = with_session(20)
     cluster.ask("b", AckRequest(receipts(cluster.ask("b", fetch(group="other", most=1)))))
     cluster.drop = lambda sender, to, message: isinstance(message, Hold) and (sender, to) == ("a", "b")
@@ -24,7 +24,7 @@ def test_a_coordinator_that_was_refused_takes_other_messages_at_once() -> None:
     assert cluster.nodes["b"].state.round_count - rounds <= 3
 
 
-def test_a_release_by_the_holder_makes_a_hinted_message_available() -> None:
+def test_a_release_by_the_holder_makes_a_deferred_message_available() -> None:
     cluster, _, producer_id = with_session(10)
     cluster.drop = lambda sender, to, message: isinstance(message, Hold) and (sender, to) == ("a", "b")
     key = cluster.submit("a", fetch(most=10))
@@ -40,7 +40,7 @@ def test_a_release_by_the_holder_makes_a_hinted_message_available() -> None:
 
 
 @pytest.mark.parametrize("lost", ["release", "order"])
-def test_a_hint_outlives_its_hold_by_half_a_second_at_most(lost: str) -> None:
+def test_a_deferral_outlives_its_hold_by_half_a_second_at_most(lost: str) -> None:
     """The RELEASE is lost, or comes before the NOKs. No other node has a FETCH that would take the messages."""
     cluster, _, producer_id = with_session(10)
     late: list[tuple[str, object]] = []
@@ -64,7 +64,7 @@ def test_a_hint_outlives_its_hold_by_half_a_second_at_most(lost: str) -> None:
     assert [item.receipt.span for item in receipts(cluster.replies[asked])] == [(producer_id, 0, 10)]
 
 
-def test_a_hint_lasts_beyond_a_round_that_waits_for_a_silent_replica() -> None:
+def test_a_deferral_lasts_beyond_a_round_that_waits_for_a_silent_replica() -> None:
     """a missed b's HOLD, and c is silent: the round ends a second after b's NOK, and a chooses others at once."""
     cluster, _, producer_id = with_session(20)
     cluster.drop = lambda sender, to, message: isinstance(message, Hold) and (sender, to) == ("b", "a")
@@ -76,7 +76,7 @@ def test_a_hint_lasts_beyond_a_round_that_waits_for_a_silent_replica() -> None:
 
 
 def test_messages_that_are_held_elsewhere_cost_no_timeout_beside_a_silent_replica() -> None:
-    """a missed b's three HOLDs. Each round would wait for c, and the hint of the first be over before the last ends."""
+    """a missed b's three HOLDs. Each round would wait for c, and the first deferral be over before the last ends."""
     cluster, _, producer_id = with_session(20)
     cluster.drop = lambda sender, to, message: isinstance(message, Hold) and (sender, to) == ("b", "a")
     for _ in range(3):
