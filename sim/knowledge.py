@@ -141,7 +141,7 @@ def known_of(core: NodeCore, unwritten: Iterable[NodeId], over: float = -math.in
         "trusted": (
             core.state.trusted,
             core.trust.resync is None,
-            core.trust.above,
+            core.trust.covered_up_to,
             core.trust.moved,
             core.trust.journal_location,
             core.trust.was_trusted,

@@ -389,7 +389,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "resync-skipped",
         "nothing counts before the resync is complete",
-        ((Resync, "missing", lambda self, core: []),),
+        ((Resync, "lacks", lambda self, core: False),),
     ),
     Rule(
         "snapshot-without-reclaimed",

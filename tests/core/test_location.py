@@ -181,11 +181,11 @@ def test_a_copy_of_a_directory_that_resyncs_uses_no_start_again() -> None:
     core = cluster.nodes["c"]
     assert core.trust.resync is not None
     assert core.state.incarnation.n == far_above(last) + 1
-    assert core.trust.above == far_above(last)
+    assert core.trust.covered_up_to == far_above(last)
     cut(cluster)
     cluster.crash("c")
     assert cluster.nodes["c"].state.incarnation.n == far_above(last) + 2, "it lies here now"
-    assert cluster.nodes["c"].trust.above == far_above(last)
+    assert cluster.nodes["c"].trust.covered_up_to == far_above(last)
     assert len(cluster.restarts) == 1
     cluster.advance(2.0)
     assert cluster.nodes["c"].state.trusted

@@ -185,7 +185,7 @@ def test_a_promise_lowers_no_reserve_that_is_on_its_way_to_the_disk(highest: int
         ask_to_promise(cluster, stamp._replace(time=time))
     disk.sync()
     cluster.run()
-    assert clock.reserve == clock.reserving <= STAMP_LAST
+    assert clock.durable_reserve == clock.requested_reserve <= STAMP_LAST
     cluster.nodes["a"].check(cluster.now)
 
 
@@ -290,7 +290,7 @@ def test_a_change_that_waits_for_a_stamp_ends_though_there_is_none_any_more(name
     """A peer has brought the clock to its end after the request was taken."""
     cluster, _ = promised(name)
     disk, clock = SlowDisk(cluster, "a"), cluster.nodes["a"].state.clock
-    clock.merge(clock.reserve)
+    clock.merge(clock.durable_reserve)
     key = cluster.submit("a", CHANGES[name])
     cluster.run()
     clock.merge(STAMP_LAST)

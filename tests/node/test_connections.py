@@ -359,7 +359,7 @@ async def test_a_hello_without_the_secret_is_refused() -> None:
     async with world() as cluster:
         core = cluster.services["a"].node.core
         hello = core.hello(now())._replace(node="b", incarnation=Incarnation(9, 9), stamp=1 << 57)
-        stamp = core.state.clock.reserve
+        stamp = core.state.clock.durable_reserve
         stranger = Client(cluster.connect("a"))
         refused = await stranger.greet(hello, "a", b"another secret, as long")
         assert (refused.code, "secret of node a" in refused.detail) == ("unauthorized", True)
@@ -370,7 +370,7 @@ async def test_a_hello_without_the_secret_is_refused() -> None:
             await stranger.receive(0)
             await stranger.send(answer)
             assert await stranger.closed(1)
-        assert core.state.clock.reserve == stamp
+        assert core.state.clock.durable_reserve == stamp
         assert core.state.links.keys() == {"b", "c"}
 
 

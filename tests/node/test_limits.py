@@ -60,7 +60,7 @@ async def test_a_hello_of_a_peer_beyond_the_limits_is_hung_up_on_and_nothing_is_
         await trio.sleep(3)
         for service in cluster.services.values():
             clock = service.node.core.state.clock
-            assert max(clock.value, clock.highest, clock.reserving) < STAMPS_END // 2
+            assert max(clock.value, clock.highest, clock.requested_reserve) < STAMPS_END // 2
         await again(cluster)
 
 

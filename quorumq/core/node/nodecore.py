@@ -146,7 +146,7 @@ class NodeCore:
     def start(self, now: Now) -> list[e.Effect]:
         """Return the first effects. Until `Durable(TOKEN_STARTED)` is fed back, the node must not speak to anyone."""
         state, config = self.state, self.config
-        reserve = state.clock.first_reserve(now)
+        reserve = state.clock.request_first_reserve(now)
         records: list[r.JournalRecord] = []
         if self.is_new:
             records.append(r.DirectoryMade(config.node, config.cluster_id, state.directory))
@@ -216,8 +216,8 @@ class NodeCore:
             few = 0 < self.context.costly.waiting(NO_CALLER) <= limits.LEFT_OVER_MAX
             self._serve_costly(effects, now, waited or few, bool(events))
         clock, reserve = state.clock, None
-        if max(clock.value, clock.highest, now.wall_ms << 16) > clock.reserving - HALF_STEP:  # seldom
-            reserve = None if self.stopped else clock.next_reserve(now)
+        if max(clock.value, clock.highest, now.wall_ms << 16) > clock.requested_reserve - HALF_STEP:  # seldom
+            reserve = None if self.stopped else clock.request_reserve(now)
         if reserve is not None:
             effects.append(e.Persist((r.Reserved(reserve),), (e.Done(reserve_token(reserve)),)))
         # Drop stale timers at the head: most rounds end long before their timer, and waking up for those would
@@ -390,7 +390,7 @@ class NodeCore:
                 return self._on_message(*waited, now)
             return joining.on_completed(self.context, self.trust, token - TOKEN_COMPLETED, now)
         if token < 0:
-            self.state.clock.reserved((token - TOKEN_RESERVE) << 16)
+            self.state.clock.on_reserve_durable((token - TOKEN_RESERVE) << 16)
             return self._on_reserve(now)
         self.voter.on_durable(token, now)
         return []
@@ -420,7 +420,7 @@ class NodeCore:
         self.state.learn(peer, event.incarnation)
         self.state.clock.merge(event.stamp)
         self.context.peers.received_at[peer] = now.mono
-        effects = self.trust.hear(self.context, peer)
+        effects = self.trust.confirm(self.context, peer)
         return effects + self._ask_afresh(peer, now) + self.upkeep.greet(peer, now)
 
     def _ask_afresh(self, peer: NodeId, now: Now) -> list[e.Effect]:

@@ -112,7 +112,7 @@ def join(context: Context, replica: Replica) -> list[Effect]:
     under_way = [each for each in context.completions.values() if isinstance(each, Joined)]
     if any(each[:2] == joined[:2] for each in under_way):
         return []
-    reserve = clock.reserving = max(clock.highest + RESERVE_STEP, clock.reserving)
+    reserve = clock.requested_reserve = max(clock.highest + RESERVE_STEP, clock.requested_reserve)
     done = (Done(reserve_token(reserve)), context.when_durable(joined))
     absent = replica.recall.note_absent()
     return [

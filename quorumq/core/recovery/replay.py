@@ -168,7 +168,7 @@ class Replay:
 
     def state(self, nonce: int, now: Now, boot: int, *, newest: bool) -> NodeState:
         """Return the node's identity, clock and other state in this start."""
-        starts, trusted = self.trust.decide(self.starts, newest=newest)
+        starts, trusted = self.trust.begin(self.starts, newest=newest)
         if starts + 1 >= limits.STARTS_MAX:
             raise UsageError(
                 f"node {self.config.node!r} would be at start {starts + 1}, and no start count reaches "
@@ -344,7 +344,7 @@ def snapshot(context: Context, trust: Trust, now: Now) -> list[r.JournalRecord]:
         r.DirectoryMade(state.me, state.config.cluster_id, state.directory),
         cluster_made(state.config),
         *trust.starts,
-        r.Reserved(state.clock.reserving),
+        r.Reserved(state.clock.requested_reserve),
     ]
     layout = max([catalogue.cluster.layout, *context.adopting])
     if layout.number:

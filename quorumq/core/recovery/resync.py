@@ -71,8 +71,12 @@ class Resync:
 
     # --------------------------------------------------------------------- what is needed
 
+    def lacks(self, context: Context) -> bool:
+        """Return True while an answer is missing. After that, the node may be trusted again."""
+        return bool(self.missing(context))
+
     def missing(self, context: Context) -> list[str]:
-        """Return the answers still missing, in words for people. The node may be trusted again once there are none."""
+        """Return the answers still missing, in words for people."""
         lacks: list[str] = []
         cluster = context.catalogue.cluster
         lacking = self.lacking(context, cluster.voters, None)

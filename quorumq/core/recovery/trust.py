@@ -3,13 +3,13 @@
 A directory is not trusted if it is new, may be an old copy, or lacks something according to a peer. The node's answers
 from it count only once the others have answered (docs/protocol.md, RECOVERY; core/recovery/resync.py).
 
-At a start, `Replay` reads the journal and gives `Trust.replay` the records of the directory. Then `Trust.decide` says
+At a start, `Replay` reads the journal and gives `Trust.replay` the records of the directory. Then `Trust.begin` decides
 in which of four ways the node becomes trusted:
 
 - Intact: it was trusted before, and lies where it lay, or an operator says that it is the newest. It is trusted at
   once, also after a crash.
-- New: the journal has no record of trust. `Trust.hear` counts each peer whose link comes up. Once every other node that
-  the cluster was made with was counted, `Trusted` is persisted.
+- New: the journal has no record of trust. `Trust.confirm` counts each peer whose link comes up. Once every other node
+  that the cluster was made with was counted, `Trusted` is persisted.
 - Moved: it was trusted before, and lies elsewhere, so it may be an old copy. Every other member confirms it.
 - Lost: its last record of trust is a `TrustLost`, or the node was added to the cluster. `Resync` asks the others. When
   no answer is missing, `Trust.end_resync` persists `Trusted`.
@@ -71,7 +71,7 @@ class Trust:
         declared: True if it was ever trusted after a declaration of survivors: topics that it knew may be gone.
         moved: True if it may be an old copy: no vote until every other node has confirmed that it is the newest.
         resync: the resync in progress; None if none is needed.
-        above: start count up to which missing starts are covered by an earlier resync.
+        covered_up_to: start count up to which missing starts are covered by an earlier resync.
         is_pending: True if the record of trust is on its way to the disk, and not durable yet.
         lost: True if trust was lost in this start: the node is silent, and restarts once TrustLost is durable.
         min_ballot: minimum ballot that takes effect when the resync ends.
@@ -87,7 +87,7 @@ class Trust:
     declared: bool = False
     moved: bool = False
     resync: Resync | None = None
-    above: int = 0
+    covered_up_to: int = 0
     is_pending: bool = False
     lost: bool = False
     min_ballot: int = 0
@@ -108,15 +108,15 @@ class Trust:
             self.journal_location = record
         else:
             self.was_trusted, self.resync = False, Resync(record.reason)
-            self.above = max(self.above, record.above or far_above(start_count))
-            return max(start_count, self.above)
+            self.covered_up_to = max(self.covered_up_to, record.above or far_above(start_count))
+            return max(start_count, self.covered_up_to)
         return start_count
 
     def snapshot(self, *, trusted: bool) -> list[r.JournalRecord]:
         records: list[r.JournalRecord] = []
-        if self.above or self.resync is not None:
+        if self.covered_up_to or self.resync is not None:
             reason = self.resync.reason if self.resync is not None else "before the last resync"
-            records.append(r.TrustLost(self.above, reason))
+            records.append(r.TrustLost(self.covered_up_to, reason))
         if trusted or self.is_pending or (self.moved and self.was_trusted):
             records.append(r.Trusted(self.declared))
         if self.journal_location is not None:
@@ -131,8 +131,8 @@ class Trust:
         known = self.journal_location
         return bool(self.location) and known is not None and known.location != self.location
 
-    def decide(self, start_count: int, *, newest: bool) -> tuple[int, bool]:
-        """Decide how the directory becomes trusted, once the journal is replayed.
+    def begin(self, start_count: int, *, newest: bool) -> tuple[int, bool]:
+        """Begin the way in which the directory becomes trusted, once the journal is replayed.
 
         Returns:
             the start to begin above, and True if the directory is trusted at once.
@@ -143,22 +143,25 @@ class Trust:
         """
         if self.has_joined and not self.was_trusted and self.resync is None:
             self.resync = Resync("it was added to the cluster, and its directory is empty")
-            self.above = far_above(start_count)
-            start_count = self.above
+            self.covered_up_to = far_above(start_count)
+            start_count = self.covered_up_to
         elif self.is_elsewhere and self.resync is not None:
-            self.above = far_above(start_count)  # an old copy may lack the last starts
-            return self.above, self.was_trusted
+            self.covered_up_to = far_above(start_count)  # an old copy may lack the last starts
+            return self.covered_up_to, False
         if self.resync is not None:
-            self.resync.is_first = self.has_joined and self.above == FIRST_ABOVE
+            self.resync.is_first = self.has_joined and self.covered_up_to == FIRST_ABOVE
         self.moved = self.is_elsewhere and not newest
         return start_count, self.was_trusted and not self.moved
 
     def first_records(self, context: Context) -> list[r.JournalRecord]:
-        """Return the records of the directory for the first Persist of this start."""
+        """Adopt the location if nothing speaks against it, and return the records for the first Persist of this start.
+
+        If `Trusted` is one of them, it is pending from now on.
+        """
         records: list[r.JournalRecord] = []
         start = context.state.incarnation.n
         if self.resync is not None and self.is_elsewhere:
-            records.append(r.TrustLost(self.above, self.resync.reason))
+            records.append(r.TrustLost(self.covered_up_to, self.resync.reason))
         if not self.moved:
             records += self._adopt_location(
                 start,
@@ -168,7 +171,7 @@ class Trust:
             )
         if self.has_joined and not self.was_trusted:
             assert self.resync is not None
-            records.append(r.TrustLost(self.above, self.resync.reason))
+            records.append(r.TrustLost(self.covered_up_to, self.resync.reason))
         if self.is_alone(context) and not context.state.trusted:
             why = f"there is no other node to ask; {IF_ALL_WERE_RESTORED}"
             self.is_pending = True
@@ -190,14 +193,14 @@ class Trust:
     def was_lost(self) -> bool:
         """Return True if the directory ever lost trust. A node that joins begins untrusted, and has lost none."""
         resyncs = self.resync is not None and not self.resync.is_first
-        return resyncs or self.above > (FIRST_ABOVE if self.has_joined else 0)
+        return resyncs or self.covered_up_to > (FIRST_ABOVE if self.has_joined else 0)
 
     def is_alone(self, context: Context) -> bool:
         """Return True if there is no other node to ask."""
         return context.catalogue.cluster.present == (self.config.node,)
 
     def _adopt_location(self, start: int, why: str) -> list[r.JournalRecord]:
-        """Return the record of this start's location, which later starts compare with theirs."""
+        """Adopt this start's location, which later starts compare with theirs; return its record if it is a new one."""
         known = self.journal_location
         if not self.location or (known is not None and known.location == self.location):
             return []
@@ -216,7 +219,7 @@ class Trust:
         nodes = context.catalogue.cluster.present if self.moved else self.config.nodes
         return [node for node in nodes if node not in (*self.confirmed_by, self.config.node)]
 
-    def hear(self, context: Context, peer: NodeId) -> list[Effect]:
+    def confirm(self, context: Context, peer: NodeId) -> list[Effect]:
         """Count a peer's confirmation; once no other is needed, persist `Trusted`.
 
         A directory that may be an old copy is the newest once every other node has said that it knows of no more: each
@@ -239,13 +242,13 @@ class Trust:
         clock by now, which is therefore the minimum ballot of grants that may be forgotten here.
         """
         state = context.state
-        if self.resync is None or state.trusted or self.resync.missing(context):
+        if self.resync is None or state.trusted or self.resync.lacks(context):
             return []
         if adopted := adopt_chosen(context, now):
             return adopted
         self.min_ballot = state.clock.highest
-        reserve = max(self.min_ballot + RESERVE_STEP, state.clock.reserving)
-        state.clock.reserving = reserve
+        reserve = max(self.min_ballot + RESERVE_STEP, state.clock.requested_reserve)
+        state.clock.requested_reserve = reserve
         done = (Done(reserve_token(reserve)), Done(TOKEN_TRUSTED))
         self.joined = {
             partition: replica.slot_layout
@@ -297,7 +300,7 @@ class Trust:
         """Return the reason if what a peer knows of this node shows that the directory lacks something; else ""."""
         state, positions = context.state, context.peers.positions
         for seen in event.seen:
-            if seen.n > self.above and not self._is_ours(seen):
+            if seen.n > self.covered_up_to and not self._is_ours(seen):
                 return (
                     f"{event.peer} has seen start {seen.n} of node {state.me!r}, which the data directory of start "
                     f"{state.incarnation.n} does not have: it was emptied, or is an old copy"
@@ -307,7 +310,7 @@ class Trust:
             not positions.counting
             or self.resync is not None
             or after is None
-            or event.position_by <= self.above
+            or event.position_by <= self.covered_up_to
         ):
             return ""
         if event.position > after.records:
@@ -337,7 +340,7 @@ class Trust:
         self.lost, self.is_pending = True, False
         context.state.trusted = False
         self.resync = Resync(reason)
-        above = max(self.above, far_above(seen_n))
+        above = max(self.covered_up_to, far_above(seen_n))
         moved = self._adopt_location(context.state.incarnation.n, f"it was an old copy: {reason}")
         self.moved = False
         return [Persist((*moved, r.TrustLost(above, reason)), (Done(TOKEN_LOST),))]

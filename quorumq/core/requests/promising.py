@@ -50,7 +50,9 @@ def promise(context: Context, registers: Iterable[RegisterKey], ballot: Stamp | 
         context.state.promises.make(register, ballot)
     if clock.merge(ballot.time):
         return (), ()
-    reserve = clock.reserving = min(max(ballot.time + RESERVE_STEP, clock.reserving), STAMP_LAST)
+    reserve = clock.requested_reserve = min(
+        max(ballot.time + RESERVE_STEP, clock.requested_reserve), STAMP_LAST
+    )
     return (Reserved(reserve),), (Done(reserve_token(reserve)),)
 
 

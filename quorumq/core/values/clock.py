@@ -29,20 +29,20 @@ class HybridClock:
         reserve: the highest reserve that is durable; at a start, the journal's.
     """
 
-    __slots__ = ("highest", "min_ballot", "node", "reserve", "reserving", "value")
+    __slots__ = ("durable_reserve", "highest", "min_ballot", "node", "requested_reserve", "value")
 
     def __init__(self, node: NodeId, min_ballot: int, reserve: int) -> None:
         self.node = node
         self.min_ballot = min_ballot
-        self.reserve = reserve
-        self.reserving = reserve  # asked to be made durable
+        self.durable_reserve = reserve
+        self.requested_reserve = reserve  # durable, or about to be
         self.value = min_ballot
         self.highest = min_ballot  # the highest stamp seen, which may lie above the reserve
 
     def fresh(self, now: Now) -> Stamp | None:
         """Return a stamp above every one used or seen; None while that needs a higher reserve, or if none is left."""
         value = max(self.value + 1, self.highest + 1, self.by_day(now))
-        if value > self.reserve:
+        if value > self.durable_reserve:
             self.highest = max(self.highest, min(value, STAMPS_END - 1))
             return None
         self.value = value
@@ -58,38 +58,38 @@ class HybridClock:
         value = now.wall_ms << 16
         return value if value < CLOCK_END else 0
 
-    def first_reserve(self, now: Now) -> int:
-        """Return the reserve that a start makes durable before it speaks."""
-        self.reserving = min(
+    def request_first_reserve(self, now: Now) -> int:
+        """Request the reserve that a start makes durable before it speaks, and return it."""
+        self.requested_reserve = min(
             max(self.min_ballot, self.by_day(now)) + RESERVE_STEP, max(self.min_ballot, STAMP_LAST)
         )
-        return self.reserving
+        return self.requested_reserve
 
     def merge(self, time: int) -> bool:
         """Note the time of a stamp seen elsewhere; return False while it lies above the durable reserve."""
         if time > self.highest:
             self.highest = time
         if time > self.value:
-            self.value = min(time, self.reserve)
-        return time <= self.reserve
+            self.value = min(time, self.durable_reserve)
+        return time <= self.durable_reserve
 
-    def next_reserve(self, now: Now) -> int | None:
-        """Return the reserve to make durable now, or None while less than half of the current one is used."""
+    def request_reserve(self, now: Now) -> int | None:
+        """Request a higher reserve, and return it; None while less than half of the requested one is used."""
         highest = max(self.value, self.highest, self.by_day(now))
-        if min(highest + HALF_STEP, STAMP_LAST) <= self.reserving:
+        if min(highest + HALF_STEP, STAMP_LAST) <= self.requested_reserve:
             return None
-        self.reserving = min(highest + RESERVE_STEP, STAMP_LAST)
-        return self.reserving
+        self.requested_reserve = min(highest + RESERVE_STEP, STAMP_LAST)
+        return self.requested_reserve
 
-    def reserved(self, time: int) -> None:
+    def on_reserve_durable(self, time: int) -> None:
         """Note that ``time`` is durable as a reserve."""
-        self.reserve = max(self.reserve, time)
-        self.value = max(self.value, min(self.highest, self.reserve))
+        self.durable_reserve = max(self.durable_reserve, time)
+        self.value = max(self.value, min(self.highest, self.durable_reserve))
 
     def check(self) -> None:
-        assert self.min_ballot <= self.value <= self.reserve <= self.reserving
+        assert self.min_ballot <= self.value <= self.durable_reserve <= self.requested_reserve
         assert self.min_ballot <= self.highest < STAMPS_END
-        assert self.reserving < STAMPS_END
+        assert self.requested_reserve < STAMPS_END
 
 
 def reserve_token(reserve: int) -> int:
