@@ -283,8 +283,8 @@ async def crashed(client: Client, count: int, crashes: int) -> None:
 
 
 @pytest.mark.parametrize(("crashes", "times"), [(1, 1.3), (2, 2.0), (3, 3.0)])
-async def test_a_killed_pool_goes_on_with_nearly_all_of_its_slots(crashes: int, times: float) -> None:
-    """16 jobs of 2 s were in hand, 48 wait behind: 8 s of work for 16 slots."""
+async def test_a_killed_pool_goes_on_with_nearly_all_of_its_workers(crashes: int, times: float) -> None:
+    """16 jobs of 2 s were in hand, 48 wait behind: 8 s of work for 16 workers."""
     async with fake_cluster() as cluster, connected(cluster) as client:
         await crashed(client, 16, crashes)
         await publish(client, 48)

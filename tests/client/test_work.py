@@ -211,7 +211,7 @@ async def test_a_handler_that_ignores_cancellation_loses_its_hold(caplog: pytest
 
         worked = await work_for(client, 90.0, handler, timeout=7.0, hold_time=10.0, concurrency=2)
         assert worked.done == 1
-        assert 8.0 <= began[1] - began[0] <= 20.0, "another slot got it when the hold was over"
+        assert 8.0 <= began[1] - began[0] <= 20.0, "another worker got it when the hold was over"
         assert "was cancelled after 7 s and has not ended" in caplog.text
 
 

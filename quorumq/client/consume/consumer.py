@@ -266,8 +266,9 @@ class Consumer:
             await self._wait_until_fewer(most)
         self._ahead.pace.asked(self._context.clock())
         while True:
-            messages = self._take(1) if len(self._working) < most else await self._wait_until_fewer(most)
-            if messages:
+            if len(self._working) >= most:
+                await self._wait_until_fewer(most)
+            elif messages := self._take(1):
                 self._ahead.handed(1)
                 return messages[0]
             await self._wait(1)
@@ -364,8 +365,8 @@ class Consumer:
         else:
             await trio.lowlevel.checkpoint_if_cancelled()
 
-    async def _wait_until_fewer(self, most: int) -> list[Message]:
-        """Wait until fewer than ``most`` messages are handed over and not settled, and return an empty list."""
+    async def _wait_until_fewer(self, most: int) -> None:
+        """Wait until fewer than ``most`` messages are handed over and not settled."""
         now = self._context.clock()
         if self._full_since is None:
             self._full_since = now
@@ -382,7 +383,6 @@ class Consumer:
                 )
                 self._context.log.warning(("full", self.group), text, len(self._working), self.group, oldest)
                 self._full_since = now
-        return []
 
     async def _wait(self, count: int) -> None:
         """Wait until something arrived, or raise the error of fetching."""

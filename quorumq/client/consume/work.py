@@ -1,8 +1,8 @@
 """Pool of workers: a handler for each message, and the settling of the message at any end.
 
-A slot takes one message at a time, runs the handler, and settles: so a message that was handed over has been begun, and
-messages not handed over are given back and counted nowhere. A message keeps its hold while its handler runs. Told to
-stop, a pool first gives back messages that it has not begun, then lets its handlers end until its grace is over.
+A worker takes one message at a time, runs the handler, and settles: so a message that was handed over has been begun,
+and messages not handed over are given back and counted nowhere. A message keeps its hold while its handler runs. Told
+to stop, a pool first gives back messages that it has not begun, then lets its handlers end until its grace is over.
 """
 
 from __future__ import annotations
@@ -258,7 +258,7 @@ class Pool:
         except BaseExceptionGroup as group:
             error = only(group)
             unfit, others = group.split(Unfit)
-            if unfit is not None and others is None:  # from several slots at once
+            if unfit is not None and others is None:  # from several workers at once
                 error = leaf_of(unfit)
             if error is group:
                 raise
@@ -287,11 +287,11 @@ class Pool:
             if self.stop_signal is not None:
                 nursery.start_soon(self._listen, self.stop_signal)
             with self._handling:
-                async with trio.open_nursery() as slots:
+                async with trio.open_nursery() as workers:
                     for task, consumer in zip(self.tasks, self._consumers, strict=True):
                         limiter, fuse = trio.CapacityLimiter(task.concurrency), Fuse()
                         for _ in range(task.concurrency):
-                            slots.start_soon(self._slot, task, consumer, limiter, fuse)
+                            workers.start_soon(self._work, task, consumer, limiter, fuse)
             nursery.cancel_scope.cancel()
 
     async def _listen(self, stop_signal: Stop) -> None:
@@ -310,7 +310,7 @@ class Pool:
 
     # ---------------------------------------------------------------- one message
 
-    async def _slot(self, task: Task, consumer: Consumer, limiter: trio.CapacityLimiter, fuse: Fuse) -> None:
+    async def _work(self, task: Task, consumer: Consumer, limiter: trio.CapacityLimiter, fuse: Fuse) -> None:
         while True:
             while trio.current_time() < fuse.paused_until:
                 with trio.move_on_at(fuse.paused_until):
