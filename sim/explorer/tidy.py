@@ -72,7 +72,7 @@ def _tidy_timers(core: NodeCore, now: Now) -> None:
                 if name == view.name and owner not in gone:
                     timers = kept if view.held(span) else over
                     timers[(time, ("expire", partition, name, span, owner))] = None
-    core.state.timers, core.state.over = _in_order(kept), _in_order(over)
+    core.state.timers, core.state.ended_hold_timers = _in_order(kept), _in_order(over)
     core.state.timer_count = len(kept)
 
 

@@ -158,7 +158,7 @@ RULES = (
     Rule(
         "move-groups-of-its-layout",
         "a node tells its groups for RECLAIM only to those with its layout, and not while its slot is new",
-        (around(peer_groups, "tell", tells_all),),
+        (around(peer_groups, "answer_groups", tells_all),),
         scenario=Scenario(
             "move-reclaim",
             "c's slot goes to d; a0 runs out, a rewind is OK at a and c, b gets the ACK of a0, and reclaims",
@@ -251,7 +251,7 @@ RULES = (
     Rule(
         "move-holds-out-of-quarantine",
         "the node that had a slot tells its holds once it is out of quarantine itself",
-        ((hold_recovery, "is_teller", lambda replica, epoch, now: replica.epoch == epoch),),
+        ((hold_recovery, "may_answer_holds", lambda replica, epoch, now: replica.epoch == epoch),),
         scenario=moving(
             "move-restart",
             "a0 is live by the votes of a and c, c is started again, and its slot goes to d",
@@ -292,7 +292,7 @@ RULES = (
     Rule(
         "move-tells-no-more-closing",
         "who leaves has adopted the layout before it tells: it closes no producer id in the old one after that",
-        ((resync, "is_teller", lambda replica, message, sender: True),),
+        ((resync, "may_answer_resync", lambda replica, message, sender: True),),
         scenario=CLOSED_BESIDE_A_RETRY,
     ),
     Rule(

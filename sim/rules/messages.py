@@ -7,7 +7,7 @@ from typing import Any
 
 from quorumq.core.cluster.rounds import Round
 from quorumq.core.node.upkeep import Upkeep
-from quorumq.core.node.voter import Voter
+from quorumq.core.node.vote_router import VoteRouter
 from quorumq.core.partition import batches, fate
 from quorumq.core.partition.replica import Replica
 from quorumq.core.partition.storing import Storing
@@ -46,7 +46,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "publish-unsynced",
         "a publish waits for the fsync",
-        (after(Voter, "_on_store", say_at_once),),
+        (after(VoteRouter, "_on_store", say_at_once),),
     ),
     Rule(
         "no-anti-entropy",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quorumq.core.messages.effects import Effect, Persist
-from quorumq.core.node.voter import Voter
+from quorumq.core.node.vote_router import VoteRouter
 from quorumq.core.partition.hold_recovery import HoldRecovery
 from quorumq.core.partition.replica import Replica
 from quorumq.core.recovery import joining, resync
@@ -116,7 +116,7 @@ RULES = (
     Rule(
         "raise-tellers-have-adopted",
         "each that tells an added slot has adopted the layout before it answers",
-        ((resync, "is_teller", lambda replica, message, sender: True),),
+        ((resync, "may_answer_resync", lambda replica, message, sender: True),),
         scenario=Scenario(
             "raise-told-early",
             "the only slot is c's, which tells a and b; they get slots, too, and c acks a0 by itself after that",
@@ -187,7 +187,7 @@ RULES = (
     Rule(
         "move-tellers-have-adopted",
         "each that tells a new slot has adopted the layout before it answers",
-        ((resync, "is_teller", lambda replica, message, sender: True),),
+        ((resync, "may_answer_resync", lambda replica, message, sender: True),),
         scenario=moving(
             "move-told-early",
             "c's slot goes to d, which a and b tell, b before it adopts; a0 is acked by b and c after that",
@@ -206,7 +206,7 @@ RULES = (
     Rule(
         "move-epoch-counts",
         "what a set counts carries its layout, and who has adopted another one does not count",
-        ((Voter, "is_refused", lambda self, message: False),),
+        ((VoteRouter, "is_refused", lambda self, message: False),),
         scenario=moving(
             "move-old-coordinator",
             "c's slot goes to d, a0 is delivered by b and d, and c fetches as if it still had the slot",

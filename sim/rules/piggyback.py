@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quorumq.core.messages import Granted, Hold, HoldReply, refusal
 from quorumq.core.messages.effects import Effect, Send
-from quorumq.core.node.voter import Voter
+from quorumq.core.node.vote_router import VoteRouter
 from quorumq.core.partition.group import GroupView
 from quorumq.core.requests import piggyback
 from quorumq.core.values.types import BatchHeader, Incarnation, NodeId, Now
@@ -18,7 +18,7 @@ Voted = tuple[HoldReply, list[Effect]]
 
 def stored_is_a_vote(
     before: Before[Voted],
-    self: Voter,
+    self: VoteRouter,
     sender: NodeId,
     incarnation: Incarnation,
     hold: Hold,
@@ -34,7 +34,7 @@ def stored_is_a_vote(
 
 def vote_at_once(
     before: Before[Voted],
-    self: Voter,
+    self: VoteRouter,
     sender: NodeId,
     incarnation: Incarnation,
     hold: Hold,
@@ -64,7 +64,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "piggyback-is-voted-on",
         "a HOLD that is piggybacked on a STORE is voted on as any HOLD",
-        (around(Voter, "on_piggybacked", stored_is_a_vote),),
+        (around(VoteRouter, "on_piggybacked", stored_is_a_vote),),
         scenario=Scenario(
             "piggyback-twice",
             "2 attempts wait; the same is published through both of their nodes",
@@ -83,7 +83,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "piggyback-is-durable",
         "the votes on a piggybacked HOLD wait for the fsync",
-        (around(Voter, "on_piggybacked", vote_at_once),),
+        (around(VoteRouter, "on_piggybacked", vote_at_once),),
         scenario=UNSYNCED,
         hunted=True,
         survives="a checker of disks: a delivery may precede the OK of its publish",
@@ -91,7 +91,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "piggyback-not-where-refused",
         "a piggybacked HOLD is not granted if the STORE is refused",
-        (given(Voter, "on_piggybacked", lambda *args: (*args[:-1], "")),),
+        (given(VoteRouter, "on_piggybacked", lambda *args: (*args[:-1], "")),),
         scenario=Scenario(
             "piggyback-full",
             "1 attempt waits where the message is published; b has no room for it",

@@ -156,7 +156,7 @@ def replica_of(cluster: Cluster, node: str) -> Replica:
 def store(cluster: Cluster, sender: str, to: str, message: m.Store) -> list[Effect]:
     """Deliver a STORE. Returns the effects of the receiver."""
     incarnation = cluster.nodes[sender].state.incarnation
-    return cluster.nodes[to].voter.on_request(sender, incarnation, message, cluster.now)
+    return cluster.nodes[to].vote_router.on_request(sender, incarnation, message, cluster.now)
 
 
 def drained(cluster: Cluster, group: str = "g", node: str = "b") -> None:

@@ -344,7 +344,7 @@ def test_a_message_published_alone_takes_little_memory_while_it_waits() -> None:
         batch = cluster.batch(topic, producer_id, seq, [b"x" * 100])
         came = batch._replace(header=decode_header(batch.raw))  # as over the wire
         replica.storing.take("a", m.Part(topic.epoch_of(0), came), topic, cluster.now, asked=True)
-        core.voter.on_durable(core.state.next_batch - 1, cluster.now)
+        core.vote_router.on_durable(core.state.next_batch - 1, cluster.now)
 
     for seq in range(100):
         store(seq)

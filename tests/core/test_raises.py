@@ -10,7 +10,7 @@ import pytest
 from quorumq.core import messages as m
 from quorumq.core.cluster.members import kept_on, nodes_of
 from quorumq.core.messages.effects import Effect
-from quorumq.core.node import voter
+from quorumq.core.node import vote_router
 from quorumq.core.node.status import moves
 from quorumq.core.partition.backlog import part_of
 from quorumq.core.partition.handoff import Handoff
@@ -212,7 +212,7 @@ def copied(context: Context, replica: Replica) -> bool:
 def test_no_slot_is_added_before_each_learner_has_the_payload(rule: bool, without: Without) -> None:
     """No payload comes to the learners, and the disk of the only slot is lost."""
     without(layout_steps, "is_copied", copied)
-    without(voter, "is_copied", copied)
+    without(vote_router, "is_copied", copied)
     cluster, topic, (old,), others = made(1)
     cluster.drop = lambda sender, to, message: isinstance(message, m.Store) and not message.round
     publish(cluster, others[0], topic, 0)
@@ -226,7 +226,7 @@ def test_no_slot_is_added_before_each_learner_has_the_payload(rule: bool, withou
 
 def test_no_slot_is_added_while_a_learner_is_down(rule: bool, without: Without) -> None:
     without(layout_steps, "is_copied", copied)
-    without(voter, "is_copied", copied)
+    without(vote_router, "is_copied", copied)
     cluster, topic, (old,), _ = made(1)
     publish(cluster, old, topic, 0)
     reply = raise_to(cluster, 3, old)

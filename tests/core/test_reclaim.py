@@ -213,7 +213,7 @@ def test_an_answer_given_before_the_tombstone_does_not_count() -> None:
     cluster.advance(3)
     cluster.drop = lambda sender, to, message: isinstance(message, m.GroupsReply) and not kept
     drained(cluster)
-    core.context.peer_groups.on_told("b", m.GroupsReply(7, ()))  # asked 3 s before the ACK
+    core.context.peer_groups.on_groups_reply("b", m.GroupsReply(7, ()))  # asked 3 s before the ACK
     cluster.advance(10)
     assert batches(cluster) == [1, 1, 1]
 

@@ -246,9 +246,9 @@ def test_an_answer_to_an_earlier_request_does_not_count() -> None:
     assert len(late) > 2
     core = cluster.nodes["b"]
     for _, _, message in late[:-1]:
-        core.context.hold_recovery.on_told(core.replicas, "c", message, cluster.now)
+        core.context.hold_recovery.on_holds_reply(core.replicas, "c", message, cluster.now)
         assert left(cluster, "b") > 0.0
-    core.context.hold_recovery.on_told(core.replicas, "c", late[-1][2], cluster.now)
+    core.context.hold_recovery.on_holds_reply(core.replicas, "c", late[-1][2], cluster.now)
     assert left(cluster, "b") == 0.0
 
 
@@ -261,7 +261,7 @@ def test_an_answer_that_comes_after_the_quarantine_changes_nothing() -> None:
     (partition,) = core.replicas
     cluster.time += 0.02
     asked = core.context.hold_recovery._asked["c"].round
-    core.context.hold_recovery.on_told(
+    core.context.hold_recovery.on_holds_reply(
         core.replicas, "c", m.HoldsReply(asked, partition, 0, 1, ()), cluster.now
     )
     assert not core.context.hold_recovery.awaited

@@ -11,7 +11,7 @@ from quorumq.core.cluster.members import with_member
 from quorumq.core.messages.effects import HelloRefused, Persist, Received
 from quorumq.core.messages.records import Trusted
 from quorumq.core.recovery.resync import Resync
-from quorumq.core.recovery.survivors import tell
+from quorumq.core.recovery.survivors import answer_survivors
 from quorumq.core.values.types import Member, ProducerId, Stamp, Topic
 from tests.core.cluster import Cluster
 from tests.core.conftest import Without
@@ -220,7 +220,7 @@ def test_a_topic_that_was_deleted_needs_no_one() -> None:
 
 def test_a_declaration_is_durable_before_its_reply() -> None:
     cluster = Cluster()
-    (effect,) = tell(cluster.nodes["b"].context, None, "a", m.SurvivorsRequest(7))
+    (effect,) = answer_survivors(cluster.nodes["b"].context, None, "a", m.SurvivorsRequest(7))
     assert isinstance(effect, Persist)
 
 

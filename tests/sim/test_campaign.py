@@ -16,7 +16,7 @@ import sim.campaign
 from quorumq.core.messages import HoldReply, ReceiptPart, RejectRequest
 from quorumq.core.messages.effects import Effect
 from quorumq.core.node.request_router import RequestRouter
-from quorumq.core.node.voter import Voter
+from quorumq.core.node.vote_router import VoteRouter
 from quorumq.core.partition.batches import Batches, Missing
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.fetch import FetchCoordinator
@@ -96,7 +96,7 @@ DEFERRALS_END_BEFORE_THEIR_ROUND = (
     ("seed", "plants"),
     [
         (1012, ((Batches, "_is_overdue", pulls_after_the_grace),)),
-        (46, ((Voter, "_refuse_untrusted", lambda *args: []),)),
+        (46, ((VoteRouter, "_refuse_untrusted", lambda *args: []),)),
         (27000466, ((Placing, "wait_to_adopt", lambda *args: []),)),
         (1009, ((SplitCoordinator, "_answer_or_wait", waits_for_other_sub_fetches),)),
         (24000085, DEFERRALS_END_BEFORE_THEIR_ROUND),

@@ -73,7 +73,7 @@ class PeerGroups:
         """Return True if the message answers an open question."""
         return message.number in self.asked and (not message.more or bool(message.groups))
 
-    def on_told(self, sender: NodeId, message: GroupsReply) -> list[Effect]:
+    def on_groups_reply(self, sender: NodeId, message: GroupsReply) -> list[Effect]:
         """Note the time of the question for each topic that the peer has answered in full, and ask for the rest.
 
         The groups of the message have been merged already.
@@ -103,7 +103,7 @@ def layouts_of(catalogue: Catalogue, topics: tuple[bytes, ...]) -> tuple[int, ..
     return numbers if any(number != FIRST_LAYOUT for number in numbers) else ()
 
 
-def tell(
+def answer_groups(
     catalogue: Catalogue, joining: Iterable[bytes], sender: NodeId, message: GroupsRequest
 ) -> list[Effect]:
     """Answer GROUPS-ASK with one frame. The peer asks for the rest, so that a lost page is noticed.

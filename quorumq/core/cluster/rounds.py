@@ -53,8 +53,8 @@ class Round:
         self.unreachable &= ~bit
         return bit
 
-    def reach(self, state: NodeState) -> list[NodeId]:
-        """Return the members that can answer now. The others are unreachable: they are not asked and not waited for."""
+    def mark_unreachable(self, state: NodeState) -> list[NodeId]:
+        """Mark members that cannot answer now: they are not asked and not waited for. Return the others."""
         there: list[NodeId] = []
         for at, member in enumerate(self.members):
             if member == state.me or member in state.answering:
@@ -117,12 +117,12 @@ class Round:
             for nodes in sets
         )
 
-    def is_out_of_reach(self, against: int) -> bool:
-        """Return True if no majority can come any more, with ``against`` not voting for it."""
+    def cannot_win(self, against: int) -> bool:
+        """Return True if no majority can come any more: ``against`` do not vote for it, others cannot be reached."""
         return len(self.members) - (against | self.unreachable).bit_count() < self.majority
 
-    def is_refused(self, bits: int) -> bool:
-        """Return True if these refusals alone leave no majority. A replica that is out of touch has not refused."""
+    def is_blocked_by(self, bits: int) -> bool:
+        """Return True if these members alone leave no majority to the others, reachable or not."""
         return len(self.members) - bits.bit_count() < self.majority
 
 

@@ -211,7 +211,7 @@ class NodeState:
     active: dict[tuple[PartitionId, str, NodeId], float] = field(default_factory=dict)
     unconfirmed: dict[NodeId, dict[Released, float]] = field(default_factory=dict)
     timers: list[tuple[float, int, Timer]] = field(default_factory=list)
-    over: list[tuple[float, int, Timer]] = field(default_factory=list)  # timers of holds that have ended
+    ended_hold_timers: list[tuple[float, int, Timer]] = field(default_factory=list)
     timer_count: int = 0
     round_count: int = 0
     next_batch: int = 1
@@ -353,7 +353,7 @@ class NodeState:
     def grants(self, partitions: Iterable[PartitionId], now: Now) -> dict[PartitionId, list[GrantTimer]]:
         """Return the holds whose time is not over, by partition: those that have ended, too."""
         granted: dict[PartitionId, list[GrantTimer]] = {partition: [] for partition in partitions}
-        for time, _, timer in chain(self.timers, self.over):
+        for time, _, timer in chain(self.timers, self.ended_hold_timers):
             if timer[0] == "expire" and time > now.mono and timer[1] in granted:
                 granted[timer[1]].append((time, *timer[2:]))
         return granted

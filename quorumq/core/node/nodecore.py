@@ -28,7 +28,7 @@ from quorumq.core.node.request_router import RequestRouter
 from quorumq.core.node.status import status
 from quorumq.core.node.timers import ABOUT, LASTING, Timers
 from quorumq.core.node.upkeep import Upkeep
-from quorumq.core.node.voter import Voter
+from quorumq.core.node.vote_router import VoteRouter
 from quorumq.core.partition import hold_recovery
 from quorumq.core.partition.replica import Replica
 from quorumq.core.recovery import joining, resync, survivors, voterslots
@@ -95,7 +95,7 @@ class NodeCore:
         self.context = Context(self.state, Peers(self.state, replay.seen, replay.positions), rng)
         replay.fill(self.context, now)
         self.router = RequestRouter(self.context, self.trust)
-        self.voter = Voter(self.context)
+        self.vote_router = VoteRouter(self.context)
         self.upkeep = Upkeep(self.context)
         self.timers = Timers(self.context, self.trust, self.upkeep, self.router)
         self.is_new, self.is_noted = replay.is_new, replay.is_noted
@@ -200,11 +200,11 @@ class NodeCore:
             )
             if new:
                 self._absorb(new, effects, now)
-        if self.context.asks:
-            self.context.asks = False
+        if self.context.join_is_due:
+            self.context.join_is_due = False
             self._absorb(joining.go_on(self.context, now, afresh=False), effects, now)
-        if self.context.departs:
-            self.context.departs = False
+        if self.context.departure_is_due:
+            self.context.departure_is_due = False
             self._absorb(end_requests(self.context, now), effects, now)
         if self.context.publishing:
             self._absorb(store_published(self.context, now), effects, now)
@@ -232,10 +232,10 @@ class NodeCore:
                 break
             popped = heapq.heappop(state.timers)
             if head[0] == "expire":  # it still records the grant, but must not wake the node
-                over = state.over
-                while over and over[0][0] <= now.mono:
-                    heapq.heappop(over)
-                heapq.heappush(over, popped)
+                ended = state.ended_hold_timers
+                while ended and ended[0][0] <= now.mono:
+                    heapq.heappop(ended)
+                heapq.heappush(ended, popped)
         state.looks_left = state.compares_left = state.reclaims_left = NO_END
         return self.context.peers.positions.count(effects) if effects else effects
 
@@ -335,7 +335,7 @@ class NodeCore:
                 return [e.Stop(reason)]
             case e.HelloRefused(_, Code.CLUSTER_MISMATCH, _, layout) if layout:
                 self.state.removed_in = max(self.state.removed_in, layout)
-                self.context.departs = True
+                self.context.departure_is_due = True
             case e.LinkDown(peer):
                 self.state.on_link_down(peer)
             case e.DiskFull(shortage):
@@ -392,7 +392,7 @@ class NodeCore:
         if token < 0:
             self.state.clock.on_reserve_durable((token - TOKEN_RESERVE) << 16)
             return self._on_reserve(now)
-        self.voter.on_durable(token, now)
+        self.vote_router.on_durable(token, now)
         return []
 
     def _on_reserve(self, now: Now) -> list[e.Effect]:
@@ -470,11 +470,11 @@ class NodeCore:
         if kind in _REPLIES:
             return self._on_reply(sender, incarnation, message, now)  # type: ignore[arg-type]
         if kind in _REQUESTS:
-            return self.voter.on_request(sender, incarnation, message, now)  # type: ignore[arg-type]
+            return self.vote_router.on_request(sender, incarnation, message, now)  # type: ignore[arg-type]
         context = self.context
         match message:
             case m.Release(released):
-                return self.voter.on_release(sender, released, now)
+                return self.vote_router.on_release(sender, released, now)
             case m.ReleaseReply(released):
                 self.state.release_confirmed(sender, released)
             case m.Heartbeat():
@@ -512,27 +512,27 @@ class NodeCore:
                 return sources.on_answer(context, sender, message, now)
             case m.GroupsRequest() if self.state.trusted:
                 new = [replica.partition.topic for replica in context.new_slots()]
-                return peer_groups.tell(self.catalogue, new, sender, message)
+                return peer_groups.answer_groups(self.catalogue, new, sender, message)
             case m.RegistersRequest() if self.state.trusted:
                 return tell_registers(context, sender, message)
             case m.GroupsReply() if context.peer_groups.awaits(message):
                 effects = [effect for group in message.groups for effect in context.take_in_group(group, now)]
-                return effects + context.peer_groups.on_told(sender, message)
+                return effects + context.peer_groups.on_groups_reply(sender, message)
             case m.ResyncRequest(_, PartitionId() as subject, _, epoch) if waits := context.wait_to_adopt(
                 subject, epoch, sender, incarnation, message
             ):
                 return waits
             case m.ResyncRequest():
-                return resync.tell(context, sender, message, now)
+                return resync.answer_resync(context, sender, message, now)
             case m.ResyncReply():
                 return joining.on_answer(context, self.trust, sender, message, now)
             case m.SurvivorsRequest():
-                effects = survivors.tell(context, self.trust.resync, sender, message)
+                effects = survivors.answer_survivors(context, self.trust.resync, sender, message)
                 return effects + self.trust.end_resync(context, now)
             case m.HoldsRequest():
-                return hold_recovery.tell(context.kept, sender, message, now)
+                return hold_recovery.answer_holds(context.kept, sender, message, now)
             case m.HoldsReply():
-                context.hold_recovery.on_told(self.replicas, sender, message, now)
+                context.hold_recovery.on_holds_reply(self.replicas, sender, message, now)
             case m.RemoteFetch():
                 return self.router.on_remote_fetch(sender, message, now)
             case m.RemoteGone(number):

@@ -110,7 +110,9 @@ class Timers:
                 return context.rounds[number].on_timeout(context, number, now)
             case ("anew", number):
                 return context.rounds[number].on_voters_changed(context, now)
-            case ("advance" | "again", key) if waits and context.waits(context.requests[key], timer):
+            case ("advance" | "again", key) if waits and context.queue_if_costly(
+                context.requests[key], timer
+            ):
                 pass  # for its turn
             case ("again", key):
                 return context.requests[key].go_on(context, now)
@@ -163,7 +165,7 @@ class Timers:
                 return bury_exhausted(context, now)
             case ("reclaim",):
                 state.at(now.mono + context.config.sync_interval, ("reclaim",))
-                return self.upkeep.reclaim(now)
+                return self.upkeep.regular_work(now)
             case ("sync", peer) if context.catalogue.cluster.is_member(peer):
                 pause = context.config.sync_interval * (0.5 + context.rng.random())
                 state.at(now.mono + pause, ("sync", peer))

@@ -161,7 +161,7 @@ class Upkeep:
 
     # --------------------------------------------------------------------- RECLAIM
 
-    def reclaim(self, now: Now) -> list[Effect]:
+    def regular_work(self, now: Now) -> list[Effect]:
         """Do the regular work on partitions: drop payload that no group needs, bury dying messages, take the steps of
         layouts of topics and of the cluster, and ask other slots which of the messages here they lack."""
         context = self.context
@@ -190,7 +190,7 @@ class Upkeep:
             if replica.closing.dropping:
                 effects += replica.closing.go_on_dropping(now)
             replica.reclaim.sweep(now)
-            effects += drop_batches(replica.batches.mended())
+            effects += drop_batches(replica.batches.take_mended())
             if replica.reclaim.unneeded and state.trusted and (replica.is_trusted or replica.learns):
                 listed_at = self.context.peer_groups.answered_by_majority(
                     replica.members, partition.topic, now

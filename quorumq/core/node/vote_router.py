@@ -3,7 +3,7 @@
 These gates decide if a vote is cast:
 
 - trust, of the node (`NodeState.trusted`) and of its slot (`Replica.is_trusted`): all but a STORE of round 0 need both;
-- epoch, of the replica set (`Voter.is_refused`): it is that of the layout that the replica has adopted;
+- epoch, of the replica set (`VoteRouter.is_refused`): it is that of the layout that the replica has adopted;
 - quarantine, of the replica (`Replica.may_vote`): HOLD and EXTEND need it to be over;
 - the reserve of the clock, for a ballot (`Replica.abstains`): a HOLD needs a ballot at or below what is durable;
 - the group: a paused one gets no holds (`GroupView.paused`), and a stale generation is refused (`Replica.is_stale`).
@@ -29,8 +29,8 @@ PartitionRequest = (
 """Requests of a quorum that are about one partition."""
 
 
-class Voter:
-    """Answers quorum requests."""
+class VoteRouter:
+    """Routes quorum requests to replicas, whose votes are the answers."""
 
     __slots__ = ("context",)
 

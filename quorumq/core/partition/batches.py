@@ -217,7 +217,7 @@ class Batches:
                 self.pack()
 
     def put(self, span: Span, location: Location) -> list[Span]:
-        """Note that ``span`` is present from now on, in ``slot``; return the parts that were reclaimed before."""
+        """Note that ``span`` is present from now on, at ``location``; return the parts that were reclaimed before."""
         self.index.put(span, location)
         if span.producer_id not in self.present.runs:
             self._count_session(span.producer_id, 1)
@@ -313,8 +313,8 @@ class Batches:
             self.absent.set(part, Missing(now.mono - self.node.config.sync_grace))
         self.damaged[number] = tuple(lost)
 
-    def mended(self) -> list[int]:
-        """Return damaged batches that are not needed: their messages are present, reclaimed, or of a closed producer
+    def take_mended(self) -> list[int]:
+        """Take out damaged batches that are not needed: their messages are present, reclaimed, or of a closed producer
         id."""
         numbers = [
             number

@@ -56,10 +56,10 @@ class Changes:
         delays: set, with the seconds left, for DelaysSet.
         gained: the groups to which more is available than before.
         wakes: messages that become available by themselves, with the time and the group.
-        idle: batches without available messages: the views queue them for RECLAIM.
+        unavailable: batches without available messages: the views queue them for RECLAIM.
     """
 
-    __slots__ = ("counted", "delays", "gained", "idle", "records", "wakes")
+    __slots__ = ("counted", "delays", "gained", "records", "unavailable", "wakes")
 
     def __init__(self) -> None:
         self.records: list[SpanRecord] = []
@@ -67,7 +67,7 @@ class Changes:
         self.delays: list[NotDue] = []
         self.gained: list[str] = []
         self.wakes: list[tuple[float, str, Span]] = []
-        self.idle: list[int] = []
+        self.unavailable: list[int] = []
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -222,7 +222,7 @@ class GroupView:
         if looked and key is not None:
             self._count(key, balance, alone, context.now, changes)
         elif over and key is not None:  # settled before it was due
-            changes.idle.append(key[1])
+            changes.unavailable.append(key[1])
         if raised:
             other = home.dead if home is self else home
             if other is not None:
@@ -263,7 +263,7 @@ class GroupView:
             and not (one.size and key in one)
             and not (other.size and key in other)
         ):
-            changes.idle.append(key[1])
+            changes.unavailable.append(key[1])
 
     def cut(self, span: Span) -> list[tuple[Span, int]]:
         """Return ``span`` in chunks that a rule is done with in one step, each with its number of runs, about."""

@@ -150,7 +150,7 @@ class HoldRecovery:
         asked = self._asked.get(peer)
         return asked is not None and asked.round == number
 
-    def on_told(self, replicas: Replicas, sender: NodeId, message: HoldsReply, now: Now) -> None:
+    def on_holds_reply(self, replicas: Replicas, sender: NodeId, message: HoldsReply, now: Now) -> None:
         """Take in a chunk of an answer. When enough answers are complete, the partition's quarantine ends."""
         awaited = self.awaited.get(message.partition)
         if awaited is None or sender not in awaited or not self.is_current(sender, message.round):
@@ -197,7 +197,7 @@ class HoldRecovery:
             self._chunks.clear()
 
 
-def tell(
+def answer_holds(
     kept: Callable[[PartitionId], Replica | None], sender: NodeId, message: HoldsRequest, now: Now
 ) -> list[Effect]:
     """Answer HOLDS-ASK: the holds of each partition in which this node may vote itself, as of this one step.
@@ -213,7 +213,7 @@ def tell(
     epochs = message.epochs or (FIRST_LAYOUT,) * len(message.partitions)
     for partition, epoch in zip(message.partitions, epochs, strict=False):
         replica = kept(partition)
-        if replica is None or sender not in replica.members or not is_teller(replica, epoch, now):
+        if replica is None or sender not in replica.members or not may_answer_holds(replica, epoch, now):
             continue
         if granted is None:
             granted = replica.node.grants(message.partitions, now)
@@ -226,7 +226,7 @@ def tell(
     return effects
 
 
-def is_teller(replica: Replica, epoch: int, now: Now) -> bool:
+def may_answer_holds(replica: Replica, epoch: int, now: Now) -> bool:
     """Return True if the replica knows all holds that it has granted, and has adopted the layout that is asked about.
 
     Why: an answer about another layout may come before holds that are granted under this one.

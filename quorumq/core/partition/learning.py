@@ -67,7 +67,7 @@ class Learning(PartitionComponent):
         records = self.views.finish(view, changes, now)
         return [Persist(records)] if records else []
 
-    def tell(self, peer: NodeId, name: str, spans: list[Span], epoch: int) -> list[Effect]:
+    def send_records(self, peer: NodeId, name: str, spans: list[Span], epoch: int) -> list[Effect]:
         """Send a few of our records to ``peer``, which answered a HOLD with lower ones; more with its next answer."""
         home = self.views.named(name).home
         known = [SpanRecord(part, record) for span in spans for part, record in home.records.within(span)]

@@ -4,7 +4,7 @@ Disk space comes back in these steps:
 
 1. A rule, such as that of ACK or HOLD, leaves a batch without available messages. `GroupView.apply` lists it in
    `Changes.idle`, and `Views.finish` queues it (`Views.to_reclaim`).
-2. A timer sweeps (`Upkeep.reclaim`, `Reclaim.sweep`), and notes the queued batches that no group needs.
+2. A timer sweeps (`Upkeep.regular_work`, `Reclaim.sweep`), and notes the queued batches that no group needs.
 3. Once a majority has listed its groups after that, and retention is over, `Reclaim.drop` returns a `Reclaimed` record
    and `DropBatches`.
 4. `Journal.drop` appends a `BatchesDropped`, and counts one live batch less in each batch's segment.

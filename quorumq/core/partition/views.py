@@ -404,7 +404,7 @@ class Views:
             self.node.newly_ready[(self.partition, name)] = None
         for time, name, part in changes.wakes:
             self.node.at(time, ("refresh", self.partition, name, part))
-        for number in changes.idle:
+        for number in changes.unavailable:
             self.to_reclaim[number] = None
         if not (changes.records or changes.delays or changes.counted):
             return ()

@@ -72,10 +72,10 @@ def on_answer(context: Context, trust: Trust, sender: NodeId, message: ResyncRep
     if context.state.no_capacity(Kind.ACKED):
         return []
     if context.state.trusted:
-        return on_told(context, sender, message, now)
+        return on_slot_reply(context, sender, message, now)
     if trust.resync is None:
         return []
-    return trust.resync.on_told(context, sender, message, now) + trust.end_resync(context, now)
+    return trust.resync.on_resync_reply(context, sender, message, now) + trust.end_resync(context, now)
 
 
 def on_completed(context: Context, trust: Trust, number: int, now: Now) -> list[Effect]:
@@ -97,7 +97,7 @@ def on_completed(context: Context, trust: Trust, number: int, now: Now) -> list[
     ]
 
 
-def on_told(context: Context, sender: NodeId, message: ResyncReply, now: Now) -> list[Effect]:
+def on_slot_reply(context: Context, sender: NodeId, message: ResyncReply, now: Now) -> list[Effect]:
     """Take in a chunk of an answer; vote in the slot once enough is here and durable."""
     effects = take_in(context, sender, message, now)
     if not context.resync_answers.take(sender, message):

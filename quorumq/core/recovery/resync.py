@@ -175,7 +175,9 @@ class Resync:
                 )
         return effects
 
-    def on_told(self, context: Context, sender: NodeId, message: ResyncReply, now: Now) -> list[Effect]:
+    def on_resync_reply(
+        self, context: Context, sender: NodeId, message: ResyncReply, now: Now
+    ) -> list[Effect]:
         """Take in a chunk of an answer: merge it, and go on once all chunks are here.
 
         One with a layout that may be chosen does not count. Why: if it is, this directory may have adopted it, and the
@@ -232,7 +234,7 @@ def far_above(n: int) -> int:
     return (n // limits.STARTS_FAR + 2) * limits.STARTS_FAR
 
 
-def tell(context: Context, sender: NodeId, message: ResyncRequest, now: Now) -> list[Effect]:
+def answer_resync(context: Context, sender: NodeId, message: ResyncRequest, now: Now) -> list[Effect]:
     """Answer RESYNC-ASK with a partition's contents from a place on, or registers, if this node is trusted."""
     if not context.state.trusted:
         return []
@@ -254,7 +256,7 @@ def tell(context: Context, sender: NodeId, message: ResyncRequest, now: Now) -> 
         answers += [(nothing, None, chunk) for chunk in chunks_of(decisions, REGISTERS_PER_CHUNK)]
     elif (replica := context.kept(message.partition)) is not None:
         topic = catalogue.topics[message.partition.topic]
-        if not is_teller(replica, message, sender):
+        if not may_answer_resync(replica, message, sender):
             newer = replica.epoch > message.epoch
             return [Send(sender, PutTopic(0, topic))] if newer else []
         if not replica.sync.renew():
@@ -292,7 +294,7 @@ def beside_digests(replica: Replica) -> list[SyncState]:
     return states + [SyncState(*here, chunk, ()) for chunk in chunks_of(absent, limits.SPANS_PER_REQUEST_MAX)]
 
 
-def is_teller(replica: Replica, message: ResyncRequest, sender: NodeId) -> bool:
+def may_answer_resync(replica: Replica, message: ResyncRequest, sender: NodeId) -> bool:
     """Return True if a node that learns may count our answer: it has adopted the same layout, and so have we.
 
     This node answers as a trusted member; or, to a new slot, as one that was trusted in the set before, and has left.

@@ -26,7 +26,7 @@ from quorumq.core.values.types import Incarnation, NodeId, Now
 WHY_CHARS_MAX = 1000
 
 
-def tell(
+def answer_survivors(
     context: Context, resync: Resync | None, sender: NodeId, message: m.SurvivorsRequest
 ) -> list[Effect]:
     """Answer SURVIVORS-ASK: can this node be trusted, and which starts has it seen. A declaration counts from here

@@ -184,7 +184,7 @@ class Context(Placing):
         called_off: rounds of FETCHes that we asked others for and gave up.
         hold_times: times that answers to HOLD take.
         costly: requests, FETCHes of peers and timers that wait for their turn.
-        departs: True if this node was drained or removed in this step.
+        departure_is_due: True if this node was drained or removed in this step.
     """
 
     peers: Peers
@@ -208,7 +208,7 @@ class Context(Placing):
     called_off: dict[int, None] = field(default_factory=dict)
     hold_times: ReplyTimes = field(default_factory=ReplyTimes)
     costly: FairQueue[Costly] = field(default_factory=FairQueue)
-    departs: bool = False
+    departure_is_due: bool = False
 
     def __post_init__(self) -> None:
         self.config, self.catalogue = self.state.config, self.state.catalogue
@@ -241,8 +241,8 @@ class Context(Placing):
         """Return True if one more request of this client may go on in this step, without a turn of its own."""
         return not caller or self.woken.get(whose(caller), 0) < limits.WOKEN_PER_STEP
 
-    def waits(self, pending: Pending, timer: Timer) -> bool:
-        """Return True if the timer's work waits for its turn: ``pending`` is costly, or one of many of its client."""
+    def queue_if_costly(self, pending: Pending, timer: Timer) -> bool:
+        """Queue the timer's work, and return True, if ``pending`` is costly or one of many of its client."""
         cost, caller = pending.cost, pending.caller
         if cost <= limits.CHEAP and (not caller or self.may_wake(caller)):
             if caller:
@@ -427,7 +427,7 @@ class Context(Placing):
         before = self.catalogue.cluster.present
         self.catalogue.take_cluster(layout)
         self.state.clock.merge(layout.made.time)
-        self.departs = self.state.standing != MemberState.JOINED
+        self.departure_is_due = self.state.standing != MemberState.JOINED
         effects: list[Effect] = []
         for peer in before:
             if not self.catalogue.cluster.is_member(peer) and self.state.on_link_down(peer):

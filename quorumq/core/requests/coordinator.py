@@ -82,7 +82,7 @@ class Coordinator(Pending):
         self.requests[round_.number] = (partition, message)
         state = context.state
         effects: list[Effect] = []
-        for at, member in enumerate(round_.members):  # as `Round.reach`, without the calls
+        for at, member in enumerate(round_.members):  # as `Round.mark_unreachable`, without the calls
             if member == state.me or member in state.answering:
                 effects.append(Send(member, message))
             else:

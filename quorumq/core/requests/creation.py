@@ -68,7 +68,7 @@ class CreateTopicCoordinator(ChangeCoordinator):
             return self.refuse_late(context, known)
         if known.deleted:
             return self.bury(context, known, now)
-        return self.give_up(context) if self.is_crowded_out() else self.write(context, "found", known, now)
+        return self.give_up(context) if self.count_write() else self.write(context, "found", known, now)
 
     def is_late(self, known: Topic) -> bool:
         """Return True if the name was deleted more often than the client knows."""

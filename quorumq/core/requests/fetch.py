@@ -247,7 +247,7 @@ class FetchCoordinator(GroupReader):
             if asked != message.wants:
                 message = message._replace(wants=asked)
             self.requests[round_.number] = (replica.partition, message)
-            for member in round_.reach(context.state):
+            for member in round_.mark_unreachable(context.state):
                 if member != context.state.me:
                     owed = context.state.releases_owed(member, now)
                     effects.append(Send(member, message._replace(released=owed) if owed else message))
@@ -268,7 +268,7 @@ class FetchCoordinator(GroupReader):
         """Open a round of HOLD, whose clock starts here, and build its message. ``patience``: result of that method."""
         state, group, hold_time = context.state, self.request.group, self.request.hold_time
         self._unpark(context)
-        parks = context.parking.tell((replica.partition, group))
+        parks = context.parking.is_parked_still((replica.partition, group))
         number, epoch = state.next_round(), replica.epoch
         hold = m.Hold(
             number, replica.partition, epoch, group, generation, ballot, hold_time, tuple(wants), (), parks
@@ -347,7 +347,7 @@ class FetchCoordinator(GroupReader):
         for item in reply.tombs:
             stale = round_.count_tomb(item, replica.group(group).asked(round_.generation, 0))
             if stale and sender != context.state.me:  # it does not know of the dead letter, and gets it
-                effects += replica.learning.tell(sender, group, stale, replica.epoch)
+                effects += replica.learning.send_records(sender, group, stale, replica.epoch)
         return effects
 
     def _decide(self, context: Context, round_: HoldRound, now: Now, *, timed_out: bool) -> list[Effect]:
@@ -374,7 +374,7 @@ class FetchCoordinator(GroupReader):
                     effects += self._win(context, round_, span, attempts, now)
             elif (
                 timed_out
-                or round_.is_out_of_reach(no | (no and round_.silent(context.peers, now)))
+                or round_.cannot_win(no | (no and round_.silent(context.peers, now)))
                 or (context.state.me in round_.answered_by and not yes & mine)
             ):
                 lost.append(span)
@@ -398,7 +398,7 @@ class FetchCoordinator(GroupReader):
         if not round_.pending.runs:
             self.close_round(context, round_.number)
             self.blocked = False
-            if lost and round_.is_out_of_reach(0):  # too few to ask: another node may have links to them
+            if lost and round_.cannot_win(0):  # too few to ask: another node may have links to them
                 self.unanswered = True
                 self.park_until = now.mono
             elif lost and (self.conflict or round_.short) and not self.done:
@@ -406,7 +406,7 @@ class FetchCoordinator(GroupReader):
                 self.abstained = self.abstained + 1 if round_.abstained else 0
                 paused = replica.group(self.request.group).paused  # as those that abstained say
                 # One that abstained once may have raised its reserve.
-                self.blocked = not paused and self.abstained > 1 and round_.is_refused(round_.abstained)
+                self.blocked = not paused and self.abstained > 1 and round_.is_blocked_by(round_.abstained)
                 if self.abstained > 1:  # else its messages alone may take up the limits every time
                     self.first = self.partitions.index(round_.partition) + 1
                 self.look_at = now.mono + round_.pause(self.abstained, context.rng)

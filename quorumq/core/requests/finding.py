@@ -165,7 +165,9 @@ class FindCoordinator(Coordinator):
         self.sets = tuple(dict.fromkeys(members for topic in topics for members in topic.replicas))
         round_ = self.open_register_round(context, now, min(FIND_TIMEOUT_S, context.config.request_timeout))
         lookup = self.lookup._replace(round=round_.number)
-        return [Send(node, lookup) for node in round_.reach(context.state)] or self.give_up(context, round_)
+        return [Send(node, lookup) for node in round_.mark_unreachable(context.state)] or self.give_up(
+            context, round_
+        )
 
     def on_reply(
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: m.PeerMessage, now: Now

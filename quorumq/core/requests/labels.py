@@ -41,7 +41,7 @@ class LabelsCoordinator(TopicCoordinator):
 
     def start(self, context: Context, now: Now) -> list[Effect]:
         """Read; a change has its stamp promised by that, and reads again if others get in between."""
-        if self.is_crowded_out():
+        if self.count_write():
             return self.give_up(context)
         topic = self.merged = self.topic
         self.answers = []

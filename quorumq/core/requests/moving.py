@@ -86,7 +86,7 @@ class LayoutCoordinator(TopicCoordinator):
         if topic.deleted:
             return self.on_replaced(context, now)
         if topic.next_layout is not None:
-            if self.is_crowded_out():
+            if self.count_write():
                 return self.give_up(context)
             return self.write(context, "announce", topic, now)
         if self.is_done(topic):

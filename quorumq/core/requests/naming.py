@@ -46,7 +46,7 @@ class NameCoordinator(Coordinator):
         epoch = context.catalogue.epoch_of(partition)
         ask = m.ReplicaList(asked.number, partition, epoch, "", None, 1, named=self.spans)
         effects = self.ask(context, asked, partition, ask, now)
-        return self.give_up(context, asked) if asked.is_refused(asked.unreachable) else effects
+        return self.give_up(context, asked) if asked.is_blocked_by(asked.unreachable) else effects
 
     def on_answer(
         self, context: Context, asked: Round, sender: NodeId, bit: int, message: m.PeerMessage, now: Now

@@ -48,8 +48,8 @@ class Parking:
         idle, others = self.lines.get(group_key, ((), ()))
         return [*idle, *others]
 
-    def tell(self, group_key: GroupKey) -> bool:
-        """Return True if a FETCH is parked there. The HOLD that calls this passes the answer to the peers."""
+    def is_parked_still(self, group_key: GroupKey) -> bool:
+        """Return True if a FETCH is parked there; else drop its announcement: the caller's HOLD tells the peers."""
         if group_key in self.lines:
             return True
         self.announced.pop(group_key, None)

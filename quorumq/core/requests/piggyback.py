@@ -102,5 +102,5 @@ def ride(
     wants = [Want(span, 0)]
     round_, hold = fetch.open_hold(context, replica, wants, view.generation, ballot, patience, now)
     fetch.requests[round_.number] = (replica.partition, hold)
-    round_.reach(context.state)
+    round_.mark_unreachable(context.state)
     return hold

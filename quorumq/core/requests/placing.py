@@ -93,7 +93,7 @@ class Placing:
         slots: slots of this node that the journal calls trusted, by partition: the layout since which it has each.
         survivors: nodes that were declared to be all that is left, while this node's slot among the voters is new.
         joins: a timer is set for slots in which this node is new.
-        asks: this step asks for the promises of such slots.
+        join_is_due: this step asks for the promises of such slots.
         resync_answers: answers of peers about partitions whose slot here is new, or was in a lost directory.
         throttle: limits of the payload that this node gives to moves.
         adopted: topics whose layouts were adopted here lately, for the log; the driver takes them out.
@@ -108,7 +108,7 @@ class Placing:
     slots: dict[PartitionId, int] = field(init=False, default_factory=dict)
     survivors: tuple[NodeId, ...] = field(init=False, default=())
     joins: bool = field(init=False, default=False)
-    asks: bool = field(init=False, default=False)
+    join_is_due: bool = field(init=False, default=False)
     resync_answers: ResyncAnswers = field(init=False, default_factory=ResyncAnswers)
     throttle: MoveThrottle = field(init=False)
     adopted: deque[Topic] = field(init=False, default_factory=lambda: deque(maxlen=ADOPTED_KEPT))
@@ -248,8 +248,8 @@ class Placing:
 
     def join_soon(self, now: Now) -> None:
         """Ask in this step for the promises of slots that are new here, if there are any, and again after a pause."""
-        self.asks = self.is_new
-        if self.asks and not self.joins:
+        self.join_is_due = self.is_new
+        if self.join_is_due and not self.joins:
             self.joins = True
             self.state.at(now.mono + JOIN_AGAIN_S, ("join",))
 

@@ -277,7 +277,7 @@ class Proposer:
         """Count a refusal of our value. Return True if no majority is left of those that can be reached, so that the
         owner is to look again."""
         self.refusing |= round_.bits_of([sender])
-        if not round_.is_out_of_reach(self.refusing):
+        if not round_.cannot_win(self.refusing):
             return False
         self.refused = self.value
         self.close(owner, context)

@@ -84,7 +84,7 @@ class PublishCoordinator(Coordinator):
             closed = [node for node, (code, _) in self.problems.items() if code == Code.SESSION_CLOSED]
             if Code.CONFLICT in refusals:
                 return self.fail(context, Code.CONFLICT, refusals[Code.CONFLICT])
-            if closed and round_.is_refused(round_.bits_of(closed)):
+            if closed and round_.is_blocked_by(round_.bits_of(closed)):
                 return self.fail(context, Code.SESSION_CLOSED, refusals[Code.SESSION_CLOSED])
             if refusals.keys() == {Code.STORAGE_FULL}:
                 full = plural(len(self.problems), "replica")

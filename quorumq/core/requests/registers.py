@@ -66,8 +66,8 @@ class TopicCoordinator(Coordinator):
         self.stored = 0
         return self.open_register_round(context, now)
 
-    def is_crowded_out(self) -> bool:
-        """Return True if others have got in between too often."""
+    def count_write(self) -> bool:
+        """Count a write; return True if others have got in between too often."""
         self.writes += 1
         return self.writes > WRITES_MAX
 
@@ -145,7 +145,7 @@ class TopicCoordinator(Coordinator):
         The second is what makes it mean something: no STORE, HOLD or ACK finds a majority any more. A node that has not
         heard refuses to take part as soon as it asks one that has.
         """
-        if self.is_crowded_out():
+        if self.count_write():
             return self.give_up(context)
         return self.write(context, "bury", closed(topic), now)
 
@@ -298,7 +298,7 @@ class AlterTopicCoordinator(ChangeCoordinator):
         self.topic = topic
 
     def start(self, context: Context, now: Now) -> list[Effect]:
-        if self.is_crowded_out():
+        if self.count_write():
             return self.give_up(context)
         stamp = self.fresh_stamp(context, self.topic, now)
         if stamp is None:

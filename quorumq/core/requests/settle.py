@@ -197,7 +197,7 @@ class SettleCoordinator(Coordinator):
             for part, yes, no, stood in votes.chunks(span, owner):
                 wrote = valid & ~stood
                 outcome = self.outcome_of(votes, part, yes & wrote, no & wrote, wrote, last=last)
-                if stood and votes.round.is_refused(stood & valid):
+                if stood and votes.round.is_blocked_by(stood & valid):
                     outcome = Code.ALREADY_SETTLED
                 if outcome in self.refusals and (yes or not votes.round.everyone):
                     # An effect at one replica, in any start of it, spreads.
@@ -240,7 +240,7 @@ class SettleCoordinator(Coordinator):
         A deletion takes all that was written for it along: there a majority that says so is enough.
         """
         errors, round_ = list(dict.fromkeys(votes.errors.values())), votes.round
-        if len(errors) == 1 and round_.is_refused(round_.bits_of(votes.errors)):
+        if len(errors) == 1 and round_.is_blocked_by(round_.bits_of(votes.errors)):
             by_all = round_.everyone and votes.errors.keys() == round_.answered_by.keys()
             final = errors[0] != Code.NOT_TRUSTED and by_all and not votes.ask.again
             if errors[0] == Code.NOT_FOUND or final:
@@ -285,7 +285,7 @@ class AckCoordinator(SettleCoordinator):
                 return "acked"
             if round_.is_majority(no):
                 return "acked_after_expiry"
-            if last or (round_.is_out_of_reach(durable & ~yes) and round_.is_out_of_reach(durable & ~no)):
+            if last or (round_.cannot_win(durable & ~yes) and round_.cannot_win(durable & ~no)):
                 return "acked_unproven"
         return self.unknown(votes) if last else None
 
@@ -342,7 +342,7 @@ class ExtendCoordinator(SettleCoordinator):
         round_ = votes.round
         if round_.is_majority(yes):
             return "ok"
-        if round_.is_refused(no):
+        if round_.is_blocked_by(no):
             return Code.HOLD_LOST
         return self.unknown(votes) if last else None
 
@@ -445,14 +445,14 @@ class RedriveCoordinator(SettleCoordinator):
         round_ = votes.round
         if round_.is_majority(yes & valid):
             return "ok"
-        if round_.is_refused(no & valid):
+        if round_.is_blocked_by(no & valid):
             return Code.ALREADY_SETTLED
         against = (no | not_dead) & valid
-        if yes & valid and not_dead & valid and (last or round_.is_out_of_reach(against)):
+        if yes & valid and not_dead & valid and (last or round_.cannot_win(against)):
             return NOT_DEAD
         if not last:
             return None
-        if round_.is_refused(against) and round_.everyone and not (yes or votes.ask.again):
+        if round_.is_blocked_by(against) and round_.everyone and not (yes or votes.ask.again):
             return Code.ALREADY_SETTLED
         return self.unknown(votes)
 

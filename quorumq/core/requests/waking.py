@@ -46,7 +46,7 @@ def wake(context: Context, group_key: tuple[PartitionId, str], keys: Sequence[in
                 pending.caller, limits.WAKING_COST, ("wake", group_key, tuple(keys[at:])), ("wake", group_key)
             )
             break
-        if not context.waits(pending, ("advance", key)):
+        if not context.queue_if_costly(pending, ("advance", key)):
             effects += pending.advance(context, now)
     return effects
 
