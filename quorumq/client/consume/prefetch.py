@@ -1,6 +1,6 @@
 """Messages of a consumer that were fetched ahead: they arrive, wait, and are given back.
 
-Each of a consumer's replica sets has FETCHes of its own and a bounded buffer of the messages. Before a message
+Each of a consumer's replica sets has FETCHes of its own and a bounded share of one buffer. Before a message
 is handed over, two checks are made: its deadline, by the clock that stamped the FETCH, has not passed, and its
 connection is still up. (docs/protocol.md, FETCH.) Other messages
 go back by LEAVE: at close, when their connection is lost, and when they are not used up as soon as expected, so that a
@@ -140,8 +140,8 @@ class Prefetch:
     _lot_since: float = 0.0  # when room was made for it
     _lot_begun: bool = False  # a part of the lot was handed over
     _had_lot: bool = False  # the last reply with messages was a lot
-    _hinted: Fetcher | None = None  # fetcher that fetches suspects once no message is in hand
-    _hinting: Fetcher | None = None  # fetcher of a hint that is not acted on yet
+    _suspects_from: Fetcher | None = None  # fetcher that fetches suspects once no message is in hand
+    _next_suspects_from: Fetcher | None = None  # fetcher of a hint that is not acted on yet
     _hinted_at: float = 0.0  # since when
     _pending: int = 0  # messages then in hand or in the buffer
     _pending_at: float = 0.0  # when that changed
@@ -272,10 +272,10 @@ class Prefetch:
         for one in fetchers:
             one.over = True
             one.scope.cancel()
-            if self._hinted is one:
-                self._hinted = None
-            if self._hinting is one:
-                self._hinting = None
+            if self._suspects_from is one:
+                self._suspects_from = None
+            if self._next_suspects_from is one:
+                self._next_suspects_from = None
         self._fetchers = [one for one in self._fetchers if not one.over]
 
     def _fail(self, error: QuorumqError) -> None:
@@ -297,7 +297,7 @@ class Prefetch:
                     await trio.lowlevel.checkpoint()
             return
         idle = self.is_idle()
-        hinted = idle and self._hinted is fetcher
+        hinted = idle and self._suspects_from is fetcher
         first = fetcher.first
         try:
             fetched, connection = await fetch_from(
@@ -313,7 +313,7 @@ class Prefetch:
             )
         except (TooFewReplicas, Busy) as exc:
             if hinted:
-                self._hinted = None
+                self._suspects_from = None
             await trio.lowlevel.checkpoint()  # if the client was closed, this ends here, and is no trouble
             fetcher.error = exc
             self._unanswered(exc)
@@ -323,7 +323,7 @@ class Prefetch:
                 raise
             fetcher.first = ""  # other nodes may have the right file
             if hinted:
-                self._hinted = None
+                self._suspects_from = None
             await trio.sleep(LOOK_S)
             return
         if fetcher.first == first:  # else it goes home next
@@ -334,8 +334,8 @@ class Prefetch:
         if hinted:
             self._clear_hint(now)
             self.want()
-        if fetched.suspects and self._hinted is None:
-            self._hinting = fetcher
+        if fetched.suspects and self._suspects_from is None:
+            self._next_suspects_from = fetcher
         if fetched.slices:
             parts = cast("tuple[WireSlice, ...]", fetched.slices)
             came = [Prefetched(part, fetched, connection, fetcher, now) for part in parts]
@@ -347,10 +347,11 @@ class Prefetch:
                 bool(parts[0].deliveries) and parts[0].deliveries[0].suspect
             )  # all are, or none is
             if self._had_lot:
-                if self._is_alone():  # and a lot from elsewhere
+                self._end_lot_if_over()
+                if self._lot:  # and a lot from elsewhere
                     self._release_later([item for buffer in came for item in self._take_out(buffer)])
                 else:
-                    self._hinting = None
+                    self._next_suspects_from = None
                     self._lot, self._lot_begun = came, False
                     self._lot_since = self._hinted_at if hinted else now
             self._filled.set()
@@ -371,12 +372,12 @@ class Prefetch:
 
     def _capacity(self, fetcher: Fetcher) -> int:
         """Return the number of messages the next FETCH may bring; 0 while that is not worth one."""
-        if self._is_alone():
+        self._end_lot_if_over()
+        if self._lot:
             return 0
         now = self.context.clock()
-        if self._hinting is not None and now >= self._deaf_until:
-            self._hinted, self._hinted_at, self._hinting = self._hinting, now, None
-        if self._hinted is not None and self._is_kept(fetcher):
+        self._act_on_hint(now)
+        if self._suspects_from is not None and self._must_pause(fetcher):
             return 0
         ahead = self.pace.ahead(now, self.waiting)
         count = len(self._fetchers)
@@ -393,22 +394,19 @@ class Prefetch:
         """Return True if nothing is in hand: only then a FETCH may bring suspects (docs/protocol.md)."""
         return not self.in_hand() and not any(buffer.remaining for buffer in self._buffer)
 
-    def _is_alone(self) -> bool:
-        """Return True while a lot is in the buffer or in hand: nothing is fetched, and nothing handed over beside it.
+    def _end_lot_if_over(self) -> None:
+        """End the lot when none of it is in the buffer or in hand, or its hold time is over.
 
-        Of one hold time: a task that collects messages and settles none of them is not stuck.
+        Until then nothing is fetched, and nothing handed over beside it. A task that collects messages and settles none
+        of them is not stuck for longer.
         """
-        lot = self._lot
-        if not lot:
-            return False
-        now = self.context.clock()
-        if (self.in_hand() or any(buffer.remaining for buffer in lot)) and now < lot[0].deadline:
-            return True
-        self._lot = []
-        self._deaf_until = now + (now - self._lot_since)
-        return False
+        lot, now = self._lot, self.context.clock()
+        pending = self.in_hand() or any(buffer.remaining for buffer in lot)
+        if lot and not (pending and now < lot[0].deadline):
+            self._lot = []
+            self._deaf_until = now + (now - self._lot_since)
 
-    def _is_kept(self, fetcher: Fetcher) -> bool:
+    def _must_pause(self, fetcher: Fetcher) -> bool:
         """Return True while this fetcher must pause, so that the consumer becomes idle for suspects."""
         now = self.context.clock()
         pending = self.in_hand() + sum(one.buffered for one in self._fetchers)
@@ -416,15 +414,21 @@ class Prefetch:
             self._pending, self._pending_at = pending, now
         waited = now - self._pending_at
         if not pending:
-            return fetcher is not self._hinted and waited < FIRST_S
+            return fetcher is not self._suspects_from and waited < FIRST_S
         if waited < self._patience:
             return True
         self._clear_hint(now)
         return False
 
+    def _act_on_hint(self, now: float) -> None:
+        """Have the fetcher of the last hint fetch suspects next, unless hints are ignored now."""
+        if self._next_suspects_from is not None and now >= self._deaf_until:
+            self._suspects_from, self._next_suspects_from = self._next_suspects_from, None
+            self._hinted_at = now
+
     def _clear_hint(self, now: float) -> None:
         """End an idle period, or the attempt at one. If it brought no suspects, hints are ignored for a while."""
-        self._hinted = None
+        self._suspects_from = None
         self._deaf_until = now + REST * (now - self._hinted_at)
 
     def _unanswered(self, error: QuorumqError) -> None:
@@ -448,7 +452,7 @@ class Prefetch:
         """Wake the fetcher if a fetch may be useful; while suspects are pending, wake it always."""
         if fetcher.over:  # its topic's buffer outlives it
             return
-        if self._hinted is not None or self._lot or self._capacity(fetcher):
+        if self._suspects_from is not None or self._lot or self._capacity(fetcher):
             fetcher.wake.set()
 
     def handed(self, count: int) -> None:
@@ -465,8 +469,9 @@ class Prefetch:
 
     def take(self, most: int) -> list[Message]:
         """Return up to ``most`` messages of one slice, handed over now: deadlines are ahead, the connection is up."""
-        lot = self._lot if self._is_alone() else []
-        if lot and not self._is_next(lot):
+        self._end_lot_if_over()
+        lot = self._lot
+        if lot and not self._put_first(lot):
             return []
         while self._buffer and not self.closed:
             buffer = self._buffer[0]
@@ -491,8 +496,8 @@ class Prefetch:
             self._take_out(buffer)  # damaged messages in it were not handed over, and are no longer here
         return []
 
-    def _is_next(self, lot: list[Prefetched]) -> bool:
-        """Return True if messages of the lot may be handed over, and put them first."""
+    def _put_first(self, lot: list[Prefetched]) -> bool:
+        """Put messages of the lot first if they may be handed over; return True then."""
         if self._lot_begun:
             return True
         if self.in_hand():
