@@ -87,8 +87,8 @@ UPRIGHT = ("partition", "freeze", "pause", "slow-disk", "full-disk", "cut")
 
 def draw_faults(rng: random.Random, options: Options) -> tuple[Fault, ...]:
     """Draw the faults of a run: a few kinds that the seed chose, within the time for faults."""
-    if options.slow == options.vanish == options.loss == options.spikes == 0.0 and options.fault_time == 2.0:
-        return ()  # the quiet profile
+    if options.is_brief and options.slow == options.vanish == options.loss == options.spikes == 0.0:
+        return ()  # profiles quiet and groups
     kinds = [kind for kind in WEIGHTS if rng.random() < 0.6] or ["crash"]
     wide = options.nodes > options.rf > 1
     if wide and "partition" not in kinds:
@@ -121,7 +121,7 @@ def draw_losses(rng: random.Random, options: Options) -> tuple[Fault, ...]:
     Of one node only: a confirmed message is on another one, as promise G1 wants it. Where a partition has one replica,
     no such loss is promised to be survived.
     """
-    if options.rf == 1 or options.fault_time == 2.0 or rng.random() > 0.2:
+    if options.rf == 1 or options.is_brief or rng.random() > 0.2:
         return ()
     victim = (rng.choice(options.node_names),)
     return draw_some(rng, options, ("wipe", "restore"), victim)
@@ -144,7 +144,7 @@ def draw_some(
 
 def draw_damage(rng: random.Random, options: Options, losses: tuple[Fault, ...]) -> tuple[Fault, ...]:
     """Draw bits that flip on one node's disk, in some runs: the node whose directory is lost, if one is."""
-    if options.rf == 1 or options.fault_time == 2.0 or rng.random() > 0.2:
+    if options.rf == 1 or options.is_brief or rng.random() > 0.2:
         return ()
     victim = losses[0].nodes if losses else (rng.choice(options.node_names),)
     return draw_some(rng, options, ("flip", "rot", "damage"), victim)
@@ -192,7 +192,7 @@ def draw_bereavement(rng: random.Random, options: Options, faults: tuple[Fault, 
 
     No clock is set in these: a ballot that only lost directories knew of may be used again where theirs went back.
     """
-    if options.rf != options.nodes or options.rf == 1 or options.fault_time == 2.0 or rng.random() > 0.08:
+    if options.rf != options.nodes or options.rf == 1 or options.is_brief or rng.random() > 0.08:
         return ()
     if any(fault.kind in (*LOSSES, "wall-jump", "wrong-clock") for fault in faults):
         return ()

@@ -124,6 +124,11 @@ class Options:
     session_idle: float = 86_400.0  # seconds after which a session with nothing left may be closed
 
     @property
+    def is_brief(self) -> bool:
+        """Return True if the faults' time is the shortest that is drawn: no directory is lost or damaged then."""
+        return self.fault_time == 2.0
+
+    @property
     def backoff(self) -> tuple[float, ...]:
         """Return the topic's backoff list."""
         return (round(self.delay / 3, 3), self.delay)

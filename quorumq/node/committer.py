@@ -197,7 +197,7 @@ class Committer:
 
     def compact(self) -> None:
         """Compact old segments, a little after each fsync, while any is worth it."""
-        if not self.store.is_compacting:
+        if not self.store.needs_compaction:
             return
         before = self.store.pending_bytes
         try:

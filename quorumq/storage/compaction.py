@@ -28,17 +28,17 @@ class Compaction:
         """True if no batch is worth moving, with any amount of free space."""
         return self._segment is None and not self._segments.has_sparse
 
-    def numbers(self, capacity: int) -> Iterator[int]:
+    def numbers(self, bytes_free: int) -> Iterator[int]:
         """Yield numbers of batches to copy, in order. If the caller stops early, it gets the last one again next
         time.
 
         Args:
-            capacity: a segment is begun only if its copies take no more bytes.
+            bytes_free: a segment is begun only if its copies take no more bytes.
         """
         segment = self._segment
         low, high = (1, 0) if segment is None else self._segments.numbers_in(segment)
         if segment is None or max(low, self._next) > high:
-            segment, self._next = self._segments.sparsest(capacity), 0
+            segment, self._next = self._segments.sparsest(bytes_free), 0
             self._segment = segment
             if segment is None:
                 return

@@ -311,7 +311,7 @@ class Journal(Log):
         return self.ticket
 
     @property
-    def is_compacting(self) -> bool:
+    def needs_compaction(self) -> bool:
         """True if `compact` has anything to do."""
         return not self._compacting.is_over
 
@@ -330,10 +330,10 @@ class Journal(Log):
         """
         if self._compacting.is_over:
             return ()
-        capacity = self.free_bytes - self.reserve_bytes // 2 - 2 * self.snapshot_bytes
-        budget = min(self._compact_bytes, capacity)
+        bytes_free = self.free_bytes - self.reserve_bytes // 2 - 2 * self.snapshot_bytes
+        budget = min(self._compact_bytes, bytes_free)
         damaged: list[int] = []
-        for number in self._compacting.numbers(capacity):
+        for number in self._compacting.numbers(bytes_free):
             if budget <= 0 or number in self.unwritten:  # its bytes are not in the file yet
                 break
             known = number in self._unreadable

@@ -186,13 +186,13 @@ class Segments:
         """True if any older segment is worth compaction."""
         return bool(self._sparse)
 
-    def sparsest(self, capacity: int) -> int | None:
-        """Return the sparsest older segment whose live batches fit into ``capacity`` bytes; None if there is none."""
+    def sparsest(self, bytes_free: int) -> int | None:
+        """Return the sparsest older segment whose live batches fit into ``bytes_free`` bytes; None if there is none."""
         best, least = None, SPARSE_SHARE
         for segment in self._sparse:
             state = self.by_number[segment]
             share = state.live_bytes / state.bytes
-            if share < least and state.live_bytes + state.batches * MOVED_OVERHEAD <= capacity:
+            if share < least and state.live_bytes + state.batches * MOVED_OVERHEAD <= bytes_free:
                 best, least = segment, share
         return best
 
