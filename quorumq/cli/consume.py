@@ -7,6 +7,7 @@ that breaks loses nothing. If there is one, its command is the handler, and the 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
@@ -33,6 +34,8 @@ from quorumq.core.values.errors import AlreadySettled, HoldLost, QuorumqError, U
 from quorumq.core.values.printable import plural
 
 if TYPE_CHECKING:
+    import trio
+
     from quorumq.client import Client, Message, MessageId
 
 BATCH: Final = 500
@@ -44,6 +47,9 @@ REQUEUE_S: Final = 2.0
 
 KEY_MAX: Final = 30_000
 """Bytes of a key that QUORUMQ_KEY may have: Linux takes 128 KiB, and a byte may be written as four characters."""
+
+ENDING_S: Final = 5.0
+"""Seconds that a command may take to end after SIGTERM, before it is killed."""
 
 CANNOT_RUN: Final = (126, 127)
 """Exit codes of a shell for a command that may not be executed, or is not there. Every message would die of it."""
@@ -359,6 +365,19 @@ def shown_key(key: bytes) -> str:
     return key.decode(errors="backslashreplace").replace("\0", "")
 
 
+async def _end_group(process: trio.Process) -> None:
+    """End a command that leads a process group, and all that it has started there; return when the group is gone."""
+    import trio
+
+    with trio.CancelScope(shield=True), suppress(OSError):  # the group is gone
+        os.killpg(process.pid, signal.SIGTERM)
+        with trio.move_on_after(ENDING_S):
+            while True:
+                await trio.sleep(0.05)
+                os.killpg(process.pid, 0)
+        os.killpg(process.pid, signal.SIGKILL)
+
+
 async def _run_extended(client: Client, message: Message, plan: Plan) -> None:
     """Run like `_run`, and keep the message's hold meanwhile."""
     import trio
@@ -387,6 +406,10 @@ async def _run(client: Client, message: Message, plan: Plan) -> None:
         "QUORUMQ_ATTEMPT": str(message.attempt),
         "QUORUMQ_KEY": "" if len(message.key or b"") > KEY_MAX else shown_key(message.key or b""),
     }
+    # At a terminal the command stays in the group of the terminal, which Ctrl-C signals, and may read from it.
+    own: dict[str, Any] = {"process_group": 0, "deliver_cancel": _end_group}
+    if sys.stdin is not None and sys.stdin.isatty():
+        own = {}
     done = None
     try:
         done = await trio.run_process(
@@ -395,6 +418,7 @@ async def _run(client: Client, message: Message, plan: Plan) -> None:
             capture_stderr=True,
             check=False,
             env=environment,
+            **own,
         )
     finally:
         if done is None:  # we were cancelled, and the command got the signal to end

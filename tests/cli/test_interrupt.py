@@ -61,6 +61,27 @@ def test_consume_gives_back_what_it_holds(
     until(lambda: {line["state"] for line in peeked(shell, topic)} == {"ready"}, "all were given back")
 
 
+def test_consume_ends_what_its_command_has_started(
+    shell: Shell, start: Callable[..., Running], tmp_path: Path
+) -> None:
+    """A shell that was ended left its child at work on a message that was given back."""
+    shell("publish child m")
+    child = tmp_path / "child"
+    command = f"sleep 60 & echo $! > {child}.new; mv {child}.new {child}; wait"
+    running = start("consume", "child", "--group", "g", "--exec", command)
+    until(child.exists, "the command has a child")
+    assert running.send(signal.SIGTERM) == 143
+    assert not runs(int(child.read_text()))
+    assert shell.states("child") == {"ready": 1}
+
+
+def runs(pid: int) -> bool:
+    """Return True if there is such a process, and it has not ended without a parent to see that."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
 @pytest.mark.parametrize(
     ("answer", "code"),
     [
