@@ -845,6 +845,19 @@ def stop() -> None:
 
 
 @in_real_time
+async def test_a_plain_handler_that_ends_the_program_gives_its_message_back() -> None:
+    """It was held until its hold was over, although the thread had ended."""
+
+    def handler(message: PlainMessage) -> None:
+        raise SystemExit(3)
+
+    async with jobs(1) as (_, client):
+        with pytest.raises(SystemExit):
+            await client.work("jobs", "g", handler)
+        assert len(await client.fetch("jobs", "g")) == 1
+
+
+@in_real_time
 async def test_a_plain_handler_on_trio_settles_its_message_without_await() -> None:
     async with jobs(1, backoff=[60.0]) as (_, client):
         attempts: list[int] = []

@@ -350,7 +350,8 @@ class Pool:
                 log.error("the handler ends this process at %r by %s", message, line_of(leaf_of(ended)))
                 self._handling.cancel()  # else another slot could take the message as soon as it is given back
             # A thread cannot be stopped and may still work on the message: it stays held until its hold is over.
-            if task.is_async and message.outcome is None:
+            has_ended = task.is_async or not isinstance(leaf_of(ended), trio.Cancelled | KeyboardInterrupt)
+            if has_ended and message.outcome is None:
                 await self._give_back(message, interrupted=interrupted)
             else:
                 self._worked.count(message.outcome)
