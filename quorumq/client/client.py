@@ -30,7 +30,7 @@ from quorumq.client.base.hints import hinted
 from quorumq.client.base.history import History
 from quorumq.client.base.message import Message, MessageId, ids_of
 from quorumq.client.base.names import names_of
-from quorumq.client.base.options import refuse
+from quorumq.client.base.options import refuse, refusing
 from quorumq.client.base.times import Duration, positive_of, timeout_of
 from quorumq.client.consume.consumer import Consumer, ConsumerOptions
 from quorumq.client.consume.fetching import (
@@ -427,14 +427,17 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, CountCalls, Sho
         return [message for message in messages if message not in failures]
 
 
-for base in (*Client.__bases__, PeekCalls):  # a wrong call is named by the method that was called
-    for name, call in vars(base).items():
+for base in (Client, *Client.__bases__, PeekCalls):  # a wrong call is named by the method that was called
+    for name, call in [*vars(base).items()]:
         if inspect.isfunction(call) and not name.startswith("_"):
             call.__qualname__ = f"{Client.__name__}.{name}"
+            if not inspect.isasyncgenfunction(call):  # and so is the option that it does not have
+                setattr(base, name, refusing(call))
 
 
 @by_async_with
 @asynccontextmanager
+@refusing
 async def connect(
     addresses: str | Sequence[str] | None = None,
     *,

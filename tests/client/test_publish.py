@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from quorumq.client import (
     Transient,
     UsageError,
     blocking,
+    connect,
     partition_of_key,
 )
 from quorumq.client.transport.nodes import Attempts
@@ -634,6 +636,37 @@ async def test_an_unknown_option_is_refused_with_the_nearest(options: dict[str, 
             await client.alter_topic("jobs", slots=1)  # type: ignore[call-arg]
         with pytest.raises(TypeError, match=r"^consumer\(\) has no option 'prefetch_count'.*max_unsettled="):
             client.consumer("jobs", "g", prefetch_count=1)  # type: ignore[call-arg]
+
+
+async def test_every_call_refuses_an_option_with_the_nearest_and_a_list() -> None:
+    """They had Python's own TypeError, without the options that there are."""
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        work: Any = client.work
+        create: Any = client.create_topic
+        fetch: Any = client.fetch
+        for call, options, said in [
+            (
+                partial(work, "jobs", "g", print),
+                {"max_retries": 3},
+                r"work\(\) .* create_topic\(\) takes.*retry",
+            ),
+            (
+                partial(create, "jobs"),
+                {"num_partitions": 3},
+                r"create_topic\(\) .* here it is partitions=.*, rf",
+            ),
+            (
+                partial(fetch, "jobs", "g"),
+                {"bogus": 3},
+                r"fetch\(\) .* nothing near. It has topic, group, max_m",
+            ),
+            (client.labels, {"bogus": 3}, r"Client.labels\(\) has no option 'bogus'"),
+        ]:
+            with pytest.raises(TypeError, match=said):
+                await call(**options)
+    opened: Any = connect
+    with pytest.raises(TypeError, match=r"connect\(\) has no option 'time_out': here it is timeout=. It has"):
+        opened(time_out=1)
 
 
 async def test_a_message_that_would_expire_before_it_is_due_is_refused() -> None:

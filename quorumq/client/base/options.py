@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 import json as jsons
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from difflib import get_close_matches
-from typing import Any, Final, TypedDict, Unpack
+from functools import wraps
+from typing import Any, Final, ParamSpec, TypedDict, TypeVar, Unpack, cast
 
 from quorumq.client.base.message import Source
 from quorumq.client.base.times import Duration
 from quorumq.core.values.errors import utf8
 from quorumq.wire.batch import HeaderValue
 from quorumq.wire.batch import Message as Parts
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 CONTENT_TYPE = "content-type"
 JSON_TYPE = "application/json"
@@ -46,11 +51,18 @@ MEANT: Final = {
     "auto_offset_reset": "start", "deliver_policy": "start",
     "visibility_timeout": "hold_time", "ack_wait": "hold_time", "lease": "hold_time",
     "prefetch_count": "max_unsettled", "workers": "concurrency", "threads": "concurrency",
+    "max_retries": "max_deliveries", "num_partitions": "partitions", "replication_factor": "rf",
     "autoretry_for": "retry", "retries": "retry", "deadline": "timeout",
 }  # fmt: skip
 """Options of other queues, with their counterparts here."""
 
 PRIORITY: Final = "there are no priorities: use a topic for each, and a pool for each"
+
+ELSEWHERE: Final = {
+    "priority": PRIORITY,
+    "max_retries": "the topic has max_deliveries=, which create_topic() takes",
+}
+"""Hints for options of other queues, if a call has no counterpart."""
 
 
 def refuse(call: str, given: Mapping[str, object], known: Iterable[str]) -> None:
@@ -60,10 +72,36 @@ def refuse(call: str, given: Mapping[str, object], known: Iterable[str]) -> None
         if name in names:
             continue
         near = [MEANT[name]] if MEANT.get(name) in names else get_close_matches(name, names, 1)
-        hint = (
-            PRIORITY if name == "priority" else f"here it is {near[0]}=" if near else "there is nothing near"
-        )
+        hint = f"here it is {near[0]}=" if near else "there is nothing near"
+        if MEANT.get(name) not in names:
+            hint = ELSEWHERE.get(name, hint)
         raise TypeError(f"{call}() has no option {name!r}: {hint}. It has {', '.join(names)}")
+
+
+def refusing(function: Callable[P, T]) -> Callable[P, T]:
+    """Return the function, or the method. If an option is unknown to it, `refuse` says so when it is called."""
+    code = cast("Any", function).__code__
+    if code.co_flags & inspect.CO_VARKEYWORDS:
+        return function
+    known = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    taken = frozenset(known)
+
+    def check(given: Mapping[str, object]) -> None:
+        if not given.keys() <= taken:
+            refuse(called.__qualname__, given, [name for name in known if name not in ("self", "cls")])
+
+    async def awaited(*args: P.args, **more: P.kwargs) -> Any:
+        check(more)
+        return await cast("Any", function)(*args, **more)
+
+    def plain(*args: P.args, **more: P.kwargs) -> T:
+        check(more)
+        return function(*args, **more)
+
+    called = wraps(function)(
+        cast("Callable[P, T]", awaited if inspect.iscoroutinefunction(function) else plain)
+    )
+    return called
 
 
 class NewMessage:
