@@ -231,6 +231,14 @@ def say(text: str, *, err: bool = False, nl: bool = True) -> None:
     click.echo(printable(text), err=err, nl=nl)
 
 
+def say_none(noun: str, remedy: str) -> None:
+    """Print that a listing has nothing. If the client has a token, it may lack the rights to others."""
+    from quorumq.wire.hello import own_token
+
+    more = "; or this client lacks the rights: they are in the nodes' clients file" if own_token() else ""
+    say(f"no {noun} yet: {remedy}{more}", err=True)
+
+
 def tell(text: str, value: Any, as_json: bool) -> None:
     """Print a line for a person; if ``as_json``, a JSON object for a script."""
     if as_json:

@@ -17,6 +17,7 @@ from quorumq.cli.common import (
     print_json,
     print_table,
     say,
+    say_none,
     shown,
     tell,
     yes_option,
@@ -292,7 +293,7 @@ async def backlog(topics: tuple[str, ...], where: Where, as_json: bool) -> None:
         )
         print_table(heads, rows)
     elif not as_json:
-        say("no groups yet: the first consumer makes one, or `quorumq groups create`", err=True)
+        say_none("groups", "the first consumer makes one, or `quorumq groups create`")
 
 
 @groups.command("list")
@@ -316,7 +317,7 @@ async def list_groups(topics: tuple[str, ...], where: Where, as_json: bool) -> N
         elif lines:
             _print(lines)
         else:
-            say("no groups yet: the first consumer makes one, or `quorumq groups create`", err=True)
+            say_none("groups", "the first consumer makes one, or `quorumq groups create`")
 
 
 def fields_of(topic: str, group: Group) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from quorumq.cli.common import (
     print_json,
     print_table,
     say,
+    say_none,
     tell,
     yes_option,
 )
@@ -270,7 +271,7 @@ def _list(reply: MetadataReply, as_json: bool) -> None:
             print_json({**fields_of(topic), "groups": groups.get(topic.id, [])})
         return
     if not reply.topics:
-        say("no topics yet: `quorumq topics create NAME` makes one", err=True)
+        say_none("topics", "`quorumq topics create NAME` makes one")
         return
     rows = []
     for topic in reply.topics:

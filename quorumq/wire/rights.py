@@ -166,9 +166,12 @@ def check_rights(client: Client, request: Any, name_of: NameOf) -> None:
             target = "any topic" if need.topic is None else f"topic {need.topic!r}"
             if need.group is not None:
                 target = f"group {need.group!r} of {target}"
+            action = type(request).__name__
+            if getattr(request, "implicit", False):  # the client looked for the topic, which it may not see
+                action = f"a publish (as {action})"
             raise Unauthorized(
                 f"client {client.name!r} lacks the right {' or '.join(need.rights)} to {target}, which "
-                f"{type(request).__name__} needs: rights are in the nodes' clients file (`quorumq clients`)"
+                f"{action} needs: rights are in the nodes' clients file (`quorumq clients`)"
             )
 
 

@@ -136,3 +136,17 @@ def test_a_benchmark(screen: Screen) -> None:
         }
     )
     assert sum(line.count("12,345.678") for line in screen.lines()) == 5
+
+
+@pytest.mark.parametrize("token", ["", "shop.secret"])
+def test_a_listing_without_a_line_names_rights_to_a_client_with_a_token(
+    token: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It said that there were no topics, to a client that may see none of them."""
+    monkeypatch.setenv("QUORUMQ_TOKEN", token)
+    topics._list(MetadataReply("c", "n", (), (), (), 60.0), as_json=False)
+    said = capsys.readouterr().err
+    assert ("no topics yet: `quorumq topics create" in said, "lacks the rights" in said) == (
+        True,
+        bool(token),
+    )

@@ -75,6 +75,16 @@ def test_a_right_to_another_group_does_not_do_and_one_of_several_topics_is_enoug
     assert passes(Client("x", consume=(("*", "*"),)), fetch("g", "orders", "mail"))
 
 
+def test_a_publish_that_is_refused_is_called_one() -> None:
+    """The client asks to create a topic that it may not see, and its user has created nothing."""
+    with pytest.raises(
+        Unauthorized, match=r"publish to topic 'orders', which a publish \(as CreateTopic\) needs"
+    ):
+        check_rights(CLIENTS["consume"], m.CreateTopic("orders", implicit=True), NAMES.get)
+    with pytest.raises(Unauthorized, match=r"admin to topic 'orders', which CreateTopic needs"):
+        check_rights(CLIENTS["consume"], m.CreateTopic("orders"), NAMES.get)
+
+
 @pytest.mark.parametrize("request_", [m.DeclareSurvivors(("a",)), m.StatusRequest()])
 def test_requests_about_the_whole_cluster_need_the_right_to_all(request_: Any) -> None:
     assert not passes(CLIENTS["admin"], request_)
