@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from starlette.applications import Starlette
 from starlette.requests import Request, cookie_parser
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -67,6 +67,8 @@ def make_app(gateway: Gateway) -> ASGIApp:
         if refused is not None:
             status, text = refused
             await PlainTextResponse(text + "\n", status)(scope, receive, send)
+        elif is_visit(scope):
+            await RedirectResponse("/console/")(scope, receive, send)
         elif prefix in applications:
             await applications[prefix](
                 {**scope, "root_path": scope.get("root_path", "") + prefix}, receive, send
@@ -75,6 +77,17 @@ def make_app(gateway: Gateway) -> ASGIApp:
             await others(scope, receive, send)
 
     return draining(app)
+
+
+def is_visit(scope: Scope) -> bool:
+    """Return True if a person has typed the gateway's address: a GET of SQS has its action in the query."""
+    if scope["type"] != "http" or (scope["method"], scope["path"], scope["query_string"]) != (
+        "GET",
+        "/",
+        b"",
+    ):
+        return False
+    return "text/html" in headers_of(scope).get("accept", "")
 
 
 def asking(gateway: Gateway, sessions: Sessions, scope: Scope) -> tuple[Owner, User | None]:

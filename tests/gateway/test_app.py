@@ -56,6 +56,17 @@ async def test_sqs_has_the_paths_of_queues() -> None:
             assert (await sdk.ok("ReceiveMessage", QueueUrl=f"{URL}/jobs", WaitTimeSeconds=2))["Messages"]
 
 
+async def test_a_browser_that_is_given_the_address_alone_gets_to_the_console() -> None:
+    """It showed an AccessDenied of SQS, as XML."""
+    page = "text/html,application/xhtml+xml,*/*;q=0.8"
+    async with world() as it:
+        app = make_app(it.gateway)
+        answer = await call(app, get("/", accept=page), b"", None)
+        assert (answer.status, answer.headers["location"]) == (307, "/console/")
+        for scope in (get("/"), {**get("/", accept=page), "query_string": b"Action=ListQueues"}):
+            assert (await call(app, scope, b"", None)).status == 403, "of SQS"
+
+
 async def test_no_header_and_no_path_is_a_bug() -> None:
     async with world() as it:
         app = make_app(it.gateway)
