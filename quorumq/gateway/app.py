@@ -31,8 +31,8 @@ def make_app(gateway: Gateway) -> ASGIApp:
     """Return the application of a running gateway."""
 
     async def ready(request: Request) -> Response:
-        """Answer that requests are taken, for balancers: 503 once the gateway stops, or nodes refuse it."""
-        problem = "stopping" if gateway.stopping.is_set() else gateway.refused
+        """Answer that requests are taken, for balancers: 503 once the gateway stops, or nodes refuse it or are away."""
+        problem = "stopping" if gateway.stopping.is_set() else gateway.refused or gateway.unreachable
         return PlainTextResponse(f"{problem or 'ready'}\n", 503 if problem else 200)
 
     console = ConsoleApp(gateway)

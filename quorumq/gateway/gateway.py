@@ -12,7 +12,7 @@ import trio
 
 from quorumq.client import Client, connect
 from quorumq.client.transport.connection import Dial, dial_tcp, dial_tls
-from quorumq.core.values.errors import QuorumqError, UnknownToken
+from quorumq.core.values.errors import QuorumqError, TooFewReplicas, UnknownToken
 from quorumq.gateway.accesskeys import Keys
 from quorumq.gateway.identity import ANYBODY, Identities, User
 from quorumq.gateway.requests import Bodies
@@ -31,7 +31,7 @@ REREAD_S: Final = 0.5
 """Seconds between two looks at the files of clients and of keys, as nodes have them."""
 
 ASK_S: Final = 5.0
-"""Seconds between two questions to a node whether it knows the gateway's token."""
+"""Seconds between two questions to a node whether it answers, and knows the gateway's token."""
 
 REFUSED: Final = "the nodes do not know the token of this gateway"
 
@@ -46,6 +46,7 @@ class Gateway:
         identities: finds out who asks.
         shares: shares of processor time by user.
         refused: why a node refuses the gateway itself; "" if none did when it was asked last.
+        unreachable: why no node answers; "" if one did when it was asked last.
         stopping: set when the gateway begins to stop: requests that wait for messages are answered without.
     """
 
@@ -56,6 +57,7 @@ class Gateway:
     shares: Shares
     bodies: Bodies = field(default_factory=Bodies)
     refused: str = ""
+    unreachable: str = ""
     stopping: trio.Event = field(default_factory=trio.Event)
 
     def client(self, user: User) -> AbstractAsyncContextManager[Client]:
@@ -63,16 +65,21 @@ class Gateway:
         return self.clients.of(user)
 
     async def keep_asking(self, connecting: Connecting) -> None:
-        """Ask nodes now and then whether they know the gateway's token. Runs until cancelled."""
+        """Ask nodes now and then whether they answer, and know the gateway's token. Runs until cancelled."""
         while True:
-            refused = self.refused
+            refused, unreachable = self.refused, ""
             try:
                 async with connecting(ANYBODY):
                     refused = ""
             except UnknownToken as error:
                 refused = str(error)
-            except QuorumqError:  # no node answers
+            except TooFewReplicas as error:
+                unreachable = "no node answers"
+                if not self.unreachable:
+                    log.warning("%s: %s", unreachable, error)
+            except QuorumqError:  # a node answered
                 pass
+            self.unreachable = unreachable
             if refused != self.refused:
                 failing = f"{REFUSED}, and each request fails: {refused}"
                 log.error("%s", failing if refused else "the nodes know the token of this gateway again")

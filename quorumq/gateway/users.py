@@ -99,7 +99,7 @@ class UserClients:
                     await self._nursery.start(self._keep, user, slot)
                 except QuorumqError as error:
                     if str(error) != str(slot.failure):
-                        log.warning("no connection for %r: %s", user.name, error)
+                        log.warning("no connection%s: %s", f" for {user.name!r}" if user.name else "", error)
                     slot.failure = error
                     slot.failures += 1
                     raise
@@ -132,7 +132,8 @@ class UserClients:
             if not ready:
                 raise
             expected = isinstance(error, QuorumqError)
-            log.warning("the client of %r ended with %s", user.name, error, exc_info=not expected)
+            whose = f" of {user.name!r}" if user.name else ""
+            log.warning("the client%s ended with %s", whose, error, exc_info=not expected)
         finally:
             slot.client = None
             slot.ended.set()

@@ -164,6 +164,31 @@ async def test_a_gateway_whose_nodes_do_not_answer_keeps_what_it_knows_of_its_to
     assert known == ["no such token", "no such token", "", ""]
 
 
+async def test_a_gateway_without_any_node_is_not_ready(caplog: pytest.LogCaptureFixture) -> None:
+    """Balancers sent it requests, and all failed. Its log named the user ''."""
+    failures = iter([True, True, False, True])
+
+    @asynccontextmanager
+    async def connecting(user: User) -> AsyncIterator[Any]:
+        if next(failures):
+            raise TooFewReplicas("nothing at a:1")
+        yield None
+
+    async with running(Settings(nodes=("a:1",)), connecting) as gateway:
+        plain = Sdk(make_app(gateway))
+        answers = []
+        for seconds in (ASK_S / 2, ASK_S, ASK_S):
+            await trio.sleep(seconds)
+            answer = await plain.send(b"", {}, method="GET", path="/ready")
+            answers.append((answer.status, answer.body))
+        assert answers == [(503, b"no node answers\n")] * 2 + [(200, b"ready\n")]
+        with pytest.raises(TooFewReplicas):
+            async with gateway.client(ANYBODY):
+                pass
+    said = [record.getMessage() for record in caplog.records]
+    assert said == ["no node answers: nothing at a:1", "no connection: nothing at a:1"]
+
+
 async def test_a_request_has_its_time_and_only_the_first_one_connects(tmp_path: Path) -> None:
     async with guarded(tmp_path) as it, it.gateway.client(User("shop")) as client:
         assert client.timeout == TIMEOUT_S
