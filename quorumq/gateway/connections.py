@@ -16,6 +16,7 @@ from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.trio.tcp_server import TCPServer
 
 from quorumq.gateway.requests import BODY_BYTES_MAX, length_of
+from quorumq.wire.frames import MAGIC
 
 CONNECTIONS_MAX: Final = 10_000
 """Connections of clients at once, some 35 KB each while they are idle."""
@@ -25,6 +26,9 @@ OTHER_FILES: Final = 1_000
 
 ADDRESS_SHARE: Final = 2
 """Divisor of all connections: one address may have that share of them."""
+
+NO_NODE: Final = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\r\n"
+"""Answer to a client of nodes. If it had none it would wait, as its first message may begin a line of HTTP."""
 
 log = logging.getLogger("quorumq.gateway")
 
@@ -67,23 +71,23 @@ class Connections:
         if not self.by_address[address]:
             del self.by_address[address]
 
-    async def has_begun(self, stream: trio.SocketStream, seconds: float) -> bool:
-        """Wait for the first byte of a connection; return False if none comes.
+    async def first_byte(self, stream: trio.SocketStream, seconds: float) -> bytes:
+        """Wait for the first byte of a connection, and return it; nothing if none comes.
 
         Why: hypercorn's tasks and parsers for a connection are five times the work of accepting it. Balancers that ask
         for ``/ready`` waited for those of all connections before theirs in the system's queue.
         """
         with trio.move_on_after(seconds) as scope:
             if self._stopped:
-                return False
+                return b""
             self._silent[scope] = None
             try:
-                return bool(await stream.socket.recv(1, socket.MSG_PEEK))
+                return await stream.socket.recv(1, socket.MSG_PEEK)
             except OSError:
-                return False
+                return b""
             finally:
                 del self._silent[scope]
-        return False
+        return b""
 
     def stop(self) -> None:
         """End connections that have sent nothing: no answer is due."""
@@ -106,7 +110,11 @@ class Connection(TCPServer):
         if not connections.enter(address):
             return  # the listener closes it
         try:
-            if await connections.has_begun(stream, self.config.keep_alive_timeout):
+            first = await connections.first_byte(stream, self.config.keep_alive_timeout)
+            if first == MAGIC[:1] and stream is self.stream:  # without TLS
+                await stream.receive_some()
+                await stream.send_all(NO_NODE)
+            elif first:
                 self.config.shares.pay(None, serves=True)  # type: ignore[attr-defined]
                 await super().run()
         finally:

@@ -214,11 +214,13 @@ class FrameReader:
         raise PeerError(reason)
 
 
-_HTTP: Final = (b"GET ", b"POST", b"HEAD", b"PUT ", b"HTTP", b"OPTI", b"DELE", b"CONN", b"PRI ")
+_HTTP: Final = (b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI", b"DELE", b"CONN", b"PRI ")
 
 
 def _hint(seen: bytes) -> str:
     """Return the protocol that the bytes look like, and the remedy."""
+    if seen.startswith(b"HTTP"):
+        return ": this looks like HTTP, as a gateway speaks it; give the address of a node"
     if seen.startswith(_HTTP):
         return ": this looks like HTTP; the other side wants another port"
     if seen[:2] == b"\x16\x03":

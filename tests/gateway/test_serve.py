@@ -20,6 +20,7 @@ from click.testing import CliRunner
 pytest.importorskip("hypercorn", reason="the extra quorumq[gateway] is not installed")
 
 from quorumq.cli.main import main
+from quorumq.client import TooFewReplicas, connect
 from quorumq.gateway import gateway, requests
 from quorumq.gateway import serve as process
 from quorumq.gateway.connections import CONNECTIONS_MAX, OTHER_FILES, Connections
@@ -182,6 +183,20 @@ async def test_a_connection_that_has_sent_nothing_is_one_task_and_ends_with_its_
     assert trio.current_time() - began < process.GRACE_S / 2
     for stream in streams:
         assert await stream.receive_some() == b""
+
+
+@in_real_time
+async def test_a_client_of_nodes_learns_that_this_is_a_gateway() -> None:
+    """It waited for the whole of its timeout, and said that there was no connection."""
+    async with serving() as gateway:
+        stream = await gateway()
+        port = stream.socket.getpeername()[1]
+        await stream.aclose()
+        with pytest.raises(
+            TooFewReplicas, match="looks like HTTP, as a gateway speaks it; give the address of a node"
+        ):
+            async with connect(f"127.0.0.1:{port}", timeout=1.0):
+                pass
 
 
 @in_real_time
