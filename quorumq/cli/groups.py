@@ -212,11 +212,16 @@ async def delete(topic: str, names: tuple[str, ...], yes: bool, where: Where, as
     For good: their consumers end with an error, and none makes the group again. Messages that only these groups kept
     are deleted, too. A group that `create` makes later under the name is a new one.
 
-    After exit code 75 (too few replicas answered) run it again.
+    After exit code 75 (too few replicas answered) run it again with --yes.
     """
-    if not yes:
-        await confirmed(f"delete {', '.join(names)} of {topic} with all dead letters?")
     async with cluster(where) as client:
+        if not yes:
+            from quorumq.client.base.context import check_group
+
+            known = await client.metadata(topic)
+            for name in names:
+                check_group(known, topic, name)
+            await confirmed(f"delete {', '.join(names)} of {topic} with all dead letters?")
         for name in names:
             group = await client.delete_group(topic, name)
             tell(f"{name} of {topic}: deleted", {**fields_of(topic, group), "deleted": True}, as_json)

@@ -185,9 +185,11 @@ async def delete(names: tuple[str, ...], yes: bool, where: Where, as_json: bool)
 
     For good: a topic made later under the same name is another one, and receipts of the old one do nothing to it.
     """
-    if not yes:
-        await confirmed(f"delete {', '.join(names)} with all messages?")
     async with cluster(where) as client:
+        if not yes:
+            for name in names:
+                await client.topic(name)
+            await confirmed(f"delete {', '.join(names)} with all messages?")
         for name in names:
             topic = await client.delete_topic(name)
             tell(f"{name}: deleted", {"topic": name, "id": topic.id.hex(), "deleted": True}, as_json)

@@ -331,6 +331,10 @@ def test_a_topic_is_deleted_for_good_and_its_name_is_free(shell: Shell) -> None:
     shell("publish brief one two")
     refused = shell("topics delete brief", stdin=b"n\n", code=1)
     assert "with all messages" in refused.err
+    unknown = shell("topics delete brief breif", stdin=b"y\n", code=66)
+    assert ("no topic 'breif'" in unknown.err, "[y/N]" in unknown.err) == (True, False), (
+        "it does not ask first"
+    )
     (gone,) = shell("topics delete brief --yes --json").lines()
     assert "was deleted" in shell("topics delete brief --yes", code=66).err
     assert "was deleted" in shell("consume brief --group g --wait 0.2", code=66).err

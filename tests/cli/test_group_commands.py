@@ -89,6 +89,10 @@ def test_a_group_is_deleted_for_good_until_it_is_created_again(shell: Shell) -> 
     shell("consume typo --group mian --max 1")
     refused = shell("groups delete typo mian", stdin=b"n\n", code=1)
     assert "delete mian of typo" in refused.err
+    unknown = shell("groups delete typo mian main", stdin=b"y\n", code=66)
+    assert ("no group 'main'" in unknown.err, "[y/N]" in unknown.err) == (True, False), (
+        "it does not ask first"
+    )
     assert "'GROUP...'" in shell("groups delete typo --yes", code=2).err
     assert "extra argument" in shell("groups describe typo mian main", code=2).err
     assert "mian of typo: deleted" in shell("groups delete typo mian --yes").out
