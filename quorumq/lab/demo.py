@@ -24,7 +24,7 @@ from quorumq.lab.demo_input import chunks_of_lines
 from quorumq.lab.demo_run import GROUP, TOPIC, Run
 from quorumq.lab.demo_verdict import Verdict
 from quorumq.lab.demo_view import verdict_table
-from quorumq.lab.gateways import INSTALL
+from quorumq.lab.gateways import INSTALL, is_installed
 
 
 @click.command()
@@ -87,7 +87,8 @@ def _say_more(out: Any, verdict: Verdict, keep: Path | None) -> None:
         out.print(f"Not shown: {sentence}.", markup=False)
     if verdict.passed:
         out.print(f"Every message is acked or a dead letter, after {verdict.seconds:.0f} s.", markup=False)
-    out.print(f"For a console in a browser: {INSTALL}, and then quorumq dev.", markup=False)
+    install = "" if is_installed() else f"{INSTALL}, and then "
+    out.print(f"For a console in a browser: {install}quorumq dev.", markup=False)
     if keep is None:
         out.print("To look further, run it with --keep DIR.", markup=False)
         return

@@ -9,12 +9,15 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 from quorumq.cli.main import main
 from quorumq.history.reader import read_history
+from quorumq.lab import demo
 from quorumq.lab.demo_verdict import ACKED_OUTCOMES
 from sim.checkers import check_history
 from sim.checkers.exclusive import Exclusive
@@ -111,6 +114,18 @@ def test_ctrl_c_stops_everything_that_was_started(tmp_path: Path) -> None:
     assert b"Traceback" not in err, err.decode()
     assert not [pid for pid in started if alive(pid)]
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("installed", [False, True])
+def test_the_extra_of_the_gateway_is_named_only_if_it_is_missing(
+    installed: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(demo, "is_installed", lambda: installed)
+    demo._say_more(Console(width=100), Mock(missing=(), passed=False), None)
+    assert ("quorumq dev" in (said := capsys.readouterr().out), "pip install" in said) == (
+        True,
+        not installed,
+    )
 
 
 def test_a_directory_in_use_and_an_unusable_input_are_refused(tmp_path: Path) -> None:
