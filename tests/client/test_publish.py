@@ -552,6 +552,12 @@ def test_outcome_unknown_is_no_subclass_of_not_stored() -> None:
     assert (type(again), str(again)) == (OutcomeUnknown, "needed 2 replicas, 1 answered; who knows")
 
 
+def test_an_error_for_which_enough_nodes_answered_does_not_count_them() -> None:
+    """A rewind of a topic whose only replica was away: "needed 2 replicas, 2 answered"."""
+    again = error_from("outcome-unknown", "do it again", needed=2, answered=2)
+    assert (str(again), again.needed, again.answered) == ("do it again", 2, 2)  # type: ignore[attr-defined]
+
+
 async def test_a_loop_that_catches_it_goes_on_and_loses_nothing() -> None:
     async with fake_cluster() as cluster, connected(cluster, timeout=2.0) as client:
         await client.publish("jobs", b"0")

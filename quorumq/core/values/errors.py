@@ -247,7 +247,7 @@ class Unanswered(Exception):
         self.answered = answered
 
     def __str__(self) -> str:
-        if not self.needed:
+        if not self.needed or (self.detail and self.answered >= self.needed):  # it failed for another reason
             return self.detail
         counts = f"needed {plural(self.needed, 'replica')}, {self.answered} answered"
         return f"{counts}; {self.detail}" if self.detail else counts
