@@ -175,3 +175,20 @@ def test_a_key_that_no_environment_can_have_is_left_out(shell: Shell) -> None:
     command = 'test -z "$QUORUMQ_KEY"'
     (line,) = shell("consume keyed --group g --max 1 --exec", command, "--json").lines()
     assert (line["exit_code"], line["outcome"]) == (0, "acked")
+
+
+EARLY = """
+import sys
+class Pressed:
+    def find_spec(self, name, *rest):
+        if name == "click":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Pressed())
+from quorumq.__main__ import main
+main()
+"""
+
+
+def test_ctrl_c_during_the_imports_shows_no_traceback() -> None:
+    done = subprocess.run([sys.executable, "-c", EARLY], capture_output=True, text=True, timeout=PATIENCE_S)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
