@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Final
 
+from quorumq.client.base.times import flag_of
+
 OURS: Final = (signal.SIGTERM, signal.SIGINT)
 RUNNERS: Final = ("trio.", "asyncio.runners")
 """Modules whose handlers only raise KeyboardInterrupt or cancel, because the program has no other one."""
@@ -41,6 +43,8 @@ def stopped_by_signals(
         post: has a function called in the pool's thread, from a signal's handler too.
         signals: None hears those without another handler; True all, which others then do not hear; False none.
     """
+    if signals is not None:
+        flag_of("signals", signals)
 
     def hear(number: int) -> None:
         post(stop, number)

@@ -185,6 +185,10 @@ async def test_odd_values_raise_what_a_caller_expects_and_no_error_of_the_inside
         (lambda client: client.publish("jobs", b"", derived_from=b"x"), "derived_from is b'x': give the message"),
         (lambda client: client.fetch("jobs", "g", hold_time=1e9), r"hold_time is 1e\+09 s: it must be from 0.1"),
         (lambda client: client.publish(b"jobs", b""), "b'jobs' is no name of a topic or a group: names are text"),
+        (lambda client: client.publish(["a"], b""), r"\['a'\] is no name of a topic or a group: names are text"),
+        (lambda client: client.consumer("jobs", "g", max_extend=-1), "max_extend is -1 s: it must be at least 0"),
+        (lambda client: client.consumer("jobs", "g", auto_extend="x"), "auto_extend is 'x': give True or False"),
+        (lambda client: client.work("jobs", "g", print, signals="x"), "signals is 'x': give True or False"),
         (lambda client: client.set_labels("jobs", ["a"]), r"labels are \['a'\]: give a mapping of names to texts"),
         (lambda client: client.set_labels("jobs", {"a": 4}), "changes is .*text=4.*: it must be text"),
         (lambda client: client.ack(None), "None is not a message that was delivered: settle what"),
@@ -195,6 +199,16 @@ async def test_an_odd_value_is_named_with_what_it_must_be(wrong: Callable[[Clien
     async with jobs() as (_, client):
         with pytest.raises(UsageError, match=said):
             await wrong(client)
+
+
+async def test_a_time_in_which_no_node_can_be_tried_is_named() -> None:
+    """It ended in "Tried no node could be tried in that time"."""
+    async with fake_cluster() as cluster:
+        with pytest.raises(
+            TooFewReplicas, match="connecting did not succeed within 0 s, too little to try a node"
+        ):
+            async with connected(cluster, timeout=0.0):
+                pass
 
 
 async def test_a_message_may_have_a_timedelta_as_its_timeout() -> None:

@@ -42,6 +42,13 @@ def positive_of(name: str, value: int) -> int:
     return value
 
 
+def flag_of(name: str, value: bool) -> bool:
+    """Return ``value``, a flag; UsageError, about ``name``, if it is neither True nor False."""
+    if not isinstance(value, bool):
+        raise UsageError(f"{name} is {value!r:.60}: give True or False")
+    return value
+
+
 def seconds_of(name: str, value: Duration, most: float) -> float:
     """Return ``value`` in seconds; UsageError, about ``name``, unless it is a time from 0 to ``most`` seconds."""
     seconds = number_of(name, value)

@@ -15,7 +15,7 @@ import trio
 from quorumq.client.base.hints import hinted
 from quorumq.client.base.message import Message, Outcome, Settleable, again, deadline_of
 from quorumq.client.base.names import is_dead, names_of
-from quorumq.client.base.times import Duration, number_of, positive_of
+from quorumq.client.base.times import Duration, flag_of, number_of, positive_of, timeout_of
 from quorumq.client.consume.fetching import RELEASE_TIMEOUT_S, Gathering, Reader, replica_sets_of, unpack
 from quorumq.client.consume.prefetch import Prefetch, Prefetched
 from quorumq.client.consume.settle import Failures
@@ -106,8 +106,8 @@ class Consumer:
         self.timeout = context.time(timeout)
         self.prefetch = prefetch
         self.max_unsettled = max_unsettled
-        self.auto_extend = auto_extend
-        self.max_extend = number_of("max_extend", max_extend)
+        self.auto_extend = flag_of("auto_extend", auto_extend)
+        self.max_extend = timeout_of(max_extend, "max_extend")
         self.expects_topics = False
         self._context = context
         self.settler = client

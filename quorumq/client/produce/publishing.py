@@ -8,6 +8,7 @@ from typing import Final, Unpack
 
 from quorumq.client.base.context import Calls, Context
 from quorumq.client.base.message import MessageId
+from quorumq.client.base.names import check_texts
 from quorumq.client.base.options import Options
 from quorumq.client.produce.batches import Pending
 from quorumq.client.produce.producer import Producer
@@ -60,6 +61,7 @@ class PublishCalls(Calls):
             as `Producer.send` and `Pending.wait` do.
         """
         self.context.nodes.check_open()
+        check_texts((topic,))
         kept = self._kept.pop(topic, None) or Kept(Producer(self, topic, create=self._create))
         self._kept[topic] = kept
         kept.calls += 1
@@ -77,6 +79,7 @@ class PublishCalls(Calls):
     ) -> Pending | None:
         """Publish up to the wait for nothing but the answer; None, and nothing is taken, if it would wait for more."""
         self.context.nodes.check_open()
+        check_texts((topic,))
         kept = self._kept.get(topic)
         pending = None if kept is None else kept.producer._publish_now(payload, **options)
         if kept is not None and pending is not None:

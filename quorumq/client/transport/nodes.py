@@ -147,8 +147,10 @@ class Attempts:
             for count in (sum(wheres.values()),)
         ]
         more = f"; and {len(causes) - CAUSES_SHOWN} more" if len(causes) > CAUSES_SHOWN else ""
-        tried = "; ".join(causes[-CAUSES_SHOWN:]) + more or "no node could be tried in that time"
-        text = f"{self.action} did not succeed within {seconds:.3g} s. Tried {tried}"
+        tried = (
+            f". Tried {'; '.join(causes[-CAUSES_SHOWN:])}{more}" if causes else ", too little to try a node"
+        )
+        text = f"{self.action} did not succeed within {seconds:.3g} s{tried}"
         if self.refused is not None and not self.sent:
             if not self.other:  # all nodes say the same: once is enough
                 text = f"{self.action} did not succeed within {seconds:.3g} s: {self.refused}"
