@@ -74,7 +74,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "fetch-what-is-named",
         "a FETCH that names messages brings these and no others",
-        (given(Choice, "choose", lambda *args: (*args[:-2], (), args[-1])),),
+        (given(Choice, "choose", lambda *args: (*args[:3], args[3]._replace(named=()), args[4])),),
         scenario=Scenario(
             "fetch-beside",
             "1 attempt, by the id of another message",

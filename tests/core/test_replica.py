@@ -7,6 +7,7 @@ import pytest
 from quorumq.core import messages as m
 from quorumq.core.messages.effects import Damaged, Unsent
 from quorumq.core.messages.records import BatchStored
+from quorumq.core.partition.choice import Terms
 from quorumq.core.values import limits
 from quorumq.core.values.types import Death, ProducerId, Stamp, Topic
 from tests.core.cluster import Cluster
@@ -198,7 +199,8 @@ def test_three_coordinators_share_a_backlog_without_conflicts() -> None:
     chosen = {}
     for node in "abc":
         replica = next(iter(cluster.nodes[node].replicas.values()))
-        picked, _ = replica.choice.choose(replica.group("g"), cluster.now, 10_000, 1 << 20, 100, float("inf"))
+        terms = Terms(10_000, 1 << 20, 100, float("inf"))
+        picked = replica.choice.choose(replica.group("g"), cluster.now, terms)
         chosen[node] = {seq for want in picked.wants for seq in range(*want.span[1:])}
     assert not chosen["a"] & chosen["b"]
     assert not chosen["b"] & chosen["c"]

@@ -14,6 +14,7 @@ import pytest
 from quorumq.core import messages as m
 from quorumq.core.partition import fate
 from quorumq.core.partition.attempts import NO_ATTEMPTS, is_exhausted, lot_of
+from quorumq.core.partition.choice import Terms
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.lease import FREE, NO_OWNER, Held
 from quorumq.core.partition.ready import ReadyMessages
@@ -321,5 +322,5 @@ def test_a_choice_among_100_000_suspects_looks_at_one_section() -> None:
     assert (view.suspects.messages, view.available.messages) == (100_000, 0)
     with counting(view.suspects) as spans:
         for company in (0, None):
-            replica.choice.choose(view, cluster.now, 100, 1 << 20, 100, float("inf"), True, company)
+            replica.choice.choose(view, cluster.now, Terms(100, 1 << 20, 100, float("inf")), company)
             assert spans.asked == 1, "and none for first-timers"

@@ -6,9 +6,10 @@ Several coordinators that fetch for one group begin with different chunks of the
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from quorumq.core.cluster.state import NodeState
 from quorumq.core.messages import Want
@@ -32,6 +33,28 @@ OVERDUE: Final = -1
 wrong."""
 
 
+class Terms(NamedTuple):
+    """Limits of one choice, and the manner in which its FETCH waits.
+
+    Attributes:
+        messages: messages to choose at most.
+        size: their bytes at most, but for a first one that is larger.
+        runs: cost at most, in runs of messages: each is voted on by itself.
+        parked_since: when the FETCH found nothing and was parked (monotonic); infinity if it has not been.
+        patient: True if the FETCH can wait for ``steal_after``; else what ranks for others is taken at once.
+        named: only these messages, whichever coordinator they rank for.
+        spare: number of tokens, at least one for each message; None if the group has no limit.
+    """
+
+    messages: int
+    size: int
+    runs: int
+    parked_since: float
+    patient: bool = True
+    named: tuple[Span, ...] = ()
+    spare: int | None = None
+
+
 @dataclass(slots=True)
 class Picked:
     """Messages that a choice has so far, and the room that is left in it."""
@@ -51,6 +74,7 @@ class Picked:
     limited: bool = (
         False  # each message takes a token of the group's limit, so that expired ones count as well
     )
+    look_again: float = float("inf")  # when messages that were passed over may be chosen (monotonic)
 
     @property
     def runs(self) -> int:
@@ -94,76 +118,65 @@ class Choice:
         self.ttl_s = ttl_s  # the topic's; 0: for ever
         self.salts: dict[NodeId, int] = {}  # by node of the replica set
 
-    def choose(
-        self,
-        view: GroupView,
-        now: Now,
-        messages_max: int,
-        bytes_max: int,
-        runs_max: int,
-        parked_since: float,
-        patient: bool = True,
-        company: int | None = None,
-        named: tuple[Span, ...] = (),
-        spare: int | None = None,
-    ) -> tuple[Picked, float | None]:
+    def choose(self, view: GroupView, now: Now, terms: Terms, company: int | None = None) -> Picked:
         """FETCH, step 1: return the oldest available messages within the limits, and when to look again.
 
         With several coordinators fetching, what ranks first for this one comes first; the rest only if it has been
-        available for ``steal_after`` seconds. The time returned is that time, if messages were passed over.
-        At least one message is chosen if one may be, however large. A suspect is never among first-timers.
+        available for ``steal_after`` seconds. At least one message is chosen if one may be, however large. A suspect is
+        never among first-timers.
 
         Args:
-            messages_max: messages to choose at most.
-            bytes_max: their bytes at most, but for a first one that is larger.
-            runs_max: cost at most, in runs of messages: each is voted on by itself.
-            parked_since: when the FETCH found nothing and was parked (monotonic); infinity if it has not been.
-            patient: True if the FETCH can wait for ``steal_after``; else what ranks for others is taken at once.
             company: number of messages of other partitions in the lot of suspects to choose; None: choose first-timers.
-            named: only these messages, whichever coordinator they rank for.
-            spare: number of tokens, at least one for each message; None if the group has no limit.
         """
         ready = view.available if company is None else view.suspects
-        limited = spare is not None
-        most = messages_max if spare is None else min(messages_max, spare)
-        picked = Picked(most, bytes_max, runs_max, view.generation, company=company or 0, limited=limited)
-        if named:
-            self._pick_named(view, ready, named, picked, now)
-            return picked, None
-        look_again: float | None = None
-        batches = self.batches
+        limited = terms.spare is not None
+        most = terms.messages if terms.spare is None else min(terms.messages, terms.spare)
+        picked = Picked(most, terms.size, terms.runs, view.generation, company=company or 0, limited=limited)
+        if terms.named:
+            self._pick_named(view, ready, terms.named, picked, now)
+            return picked
+        for batch, chunk in self._candidates(view, ready, terms, picked, now):
+            for parts, lot in chunk:
+                if lot:
+                    picked.share(lot)
+                if parts:
+                    self._pick(view, batch, parts, picked, now)
+            if picked.full:
+                break
+        return picked
+
+    def _candidates(
+        self, view: GroupView, ready: ReadyMessages, terms: Terms, picked: Picked, now: Now
+    ) -> Iterator[tuple[StoredBatch, list[tuple[list[Span], int]]]]:
+        """Yield ready messages in chunks of one batch, in parts to pick, each with its lot (0: first-timers)."""
+        for batch, fetchers, mine in self._batches(view, ready, terms, picked, now):
+            several = len(fetchers) > 1
+            for section in batch.header.spans:
+                for chunk, _ in ready.spans.cut(section, terms.runs):
+                    parts = [
+                        (self._ranked(batch, span, fetchers, mine) if several else [span] * mine, lot)
+                        for span, lot in ready.spans.within(chunk)
+                    ]
+                    yield batch, parts
+
+    def _batches(
+        self, view: GroupView, ready: ReadyMessages, terms: Terms, picked: Picked, now: Now
+    ) -> Iterator[tuple[StoredBatch, list[NodeId], bool]]:
+        """Yield ready batches, the oldest first, and their fetchers; once more for the rest, if nothing is picked."""
+        batches, steal_after = self.batches, self.node.config.steal_after
         parked, active = self.node.fetchers(batches.partition, view.name, batches.members, now)
         end = view.backfill.end if view.backfill is not None else None
-        mature = now.mono - self.node.config.steal_after if patient else float("inf")
+        mature = now.mono - steal_after if terms.patient else float("inf")
         for mine in (True, False) if len(active) > 1 else (True,):
-            scanned = 0
-            for made_ms, number, since, _ in ready.batches:
-                scanned += 1
-                if picked.full or scanned > SCAN_MAX or (end is not None and (made_ms, number) >= end):
+            for made_ms, number, since, _ in islice(ready.batches, SCAN_MAX):
+                if end is not None and (made_ms, number) >= end:
                     break
-                fetchers = parked if since >= parked_since else active
-                if not mine and since > mature:
-                    again = since + self.node.config.steal_after
-                    look_again = again if look_again is None else min(look_again, again)
-                    continue
-                batch = batches.stored[number]
-                for section in batch.header.spans:
-                    if picked.full:
-                        break
-                    for chunk, _ in ready.spans.cut(section, runs_max):
-                        if picked.full:
-                            break
-                        for span, lot in ready.spans.within(chunk):
-                            if lot:
-                                picked.share(lot)
-                            parts = (
-                                [span] if len(fetchers) == 1 else self._ranked(batch, span, fetchers, mine)
-                            )
-                            if mine or len(fetchers) > 1:
-                                self._pick(view, batch, parts, picked, now)
+                if mine or since <= mature:
+                    yield batches.stored[number], parked if since >= terms.parked_since else active, mine
+                else:
+                    picked.look_again = min(picked.look_again, since + steal_after)
             if picked.wants:
                 break
-        return picked, look_again
 
     def choose_dying(self, view: GroupView, now: Now, why: int, runs_max: int) -> Picked:
         """Choose messages that no client may get any more, as `EXHAUSTED` or `OVERDUE`, in ``runs_max`` runs."""

@@ -17,7 +17,7 @@ from quorumq.core import messages as m
 from quorumq.core.messages.effects import Effect, Send
 from quorumq.core.partition import fate
 from quorumq.core.partition.attempts import NO_ATTEMPTS, Attempts, is_exhausted
-from quorumq.core.partition.choice import Picked
+from quorumq.core.partition.choice import Picked, Terms
 from quorumq.core.partition.replica import Replica
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.dead_lettering import DeadLettering
@@ -171,7 +171,7 @@ class FetchCoordinator(GroupReader):
         messages = self.request.max_messages - self.won_messages
         size = self.request.max_bytes - self.won_bytes
         runs = limits.RUNS_PER_STEP
-        again: float | None = None
+        again = float("inf")
         company: int | None = None  # messages in the lot that is being chosen
         for partition, suspects in self._turns(context):
             kind_changes = context.state.round_count != began and suspects != (company is not None)
@@ -191,14 +191,12 @@ class FetchCoordinator(GroupReader):
                 if spare == 0:
                     continue
             patient = self.request.max_wait >= context.config.steal_after
-            picked, later = replica.choice.choose(
-                view, now, messages, size, runs, self.parked_since, patient,
-                (company or 0) if suspects else None, self.request.spans, spare,
-            )  # fmt: skip
+            terms = Terms(messages, size, runs, self.parked_since, patient, self.request.spans, spare)
+            picked = replica.choice.choose(view, now, terms, (company or 0) if suspects else None)
+            again = min(again, picked.look_again)
             if not picked.wants and view.begins:
-                self.tried, later = False, now.mono  # the group has not looked at all that there is
-            if later is not None:
-                again = later if again is None else min(again, later)
+                self.tried = False  # the group has not looked at all that there is
+                again = min(again, now.mono)
             if picked.wants:
                 ballot = context.state.clock.fresh(now)
                 if ballot is None:  # a higher reserve must become durable first
@@ -212,7 +210,7 @@ class FetchCoordinator(GroupReader):
                     messages = min(messages, picked.messages_left)
                 effects += self._hold(context, replica, picked, ballot, now)
         if context.state.round_count == began:
-            if again is not None:
+            if again < float("inf"):
                 context.state.at(again, ("advance", self.key))
             effects += self._park(context, now)
         return effects
