@@ -69,7 +69,7 @@ RULES = (
     Rule(
         "claim-is-durable",
         "a claim is on disk before it is answered for",
-        (after(Replica, "on_extend", lambda extended: (extended[0], [])),),
+        (after(Replica, "on_extend", lambda extended: (extended[0], None)),),
         scenario=Scenario(
             "claim-restart",
             "1 attempt claims the message at two of three nodes, 1 crash, its hold runs out, 1 attempt",

@@ -7,7 +7,6 @@ import random
 import pytest
 
 from quorumq.core.messages import Extend, Hold, OpenSession, Owned, Publish, RejectRequest
-from quorumq.core.messages.effects import Persist
 from quorumq.core.messages.records import AttemptsCounted
 from tests.core.cluster import Cluster
 from tests.core.steps import DEATH, fetch, outcomes, receipts, with_messages
@@ -57,10 +56,9 @@ def test_an_attempt_that_an_extend_counts_is_in_the_journal() -> None:
         now = cluster.clocks(core.config.node)
         entry = Owned(got.receipt.span, got.receipt.owner, got.receipt.n)
         request = Extend(1, replica.partition, replica.epoch, "g", (entry,), 5.0)
-        reply, effects = replica.on_extend(request, now._replace(mono=now.mono + 2.0))
+        reply, persist = replica.on_extend(request, now._replace(mono=now.mono + 2.0))
         assert (reply.granted, reply.refused) == ((), (entry,))
-        (persist,) = effects
-        assert isinstance(persist, Persist)
+        assert persist is not None
         (record,) = persist.records
         assert isinstance(record, AttemptsCounted)
         assert [(counted.span, counted.ended) for counted in record.entries] == [(entry.span, 1)]

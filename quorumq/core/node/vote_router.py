@@ -17,6 +17,7 @@ from __future__ import annotations
 from quorumq.core import messages as m
 from quorumq.core.messages.effects import Done, Effect, Persist, Send
 from quorumq.core.messages.records import BatchStored
+from quorumq.core.partition.replica import Replica
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.sources import is_copied
 from quorumq.core.values.deadnames import source_of
@@ -40,24 +41,22 @@ class VoteRouter:
     def on_request(
         self, sender: NodeId, incarnation: Incarnation, message: m.QuorumRequest, now: Now
     ) -> list[Effect]:
-        if not self.context.state.trusted and not isinstance(message, m.Hold):
+        if isinstance(message, m.Hold):
+            reply, effects, waits = self._on_hold(sender, incarnation, message, now)
+            vote = Send(sender, reply)
+            return [*effects, Persist((), (vote,)) if waits else vote]
+        if not self.context.state.trusted:
             return self._refuse_untrusted(sender, incarnation, message, now)
         if isinstance(message, m.Store):
             return self._on_store(sender, incarnation, message, now)
-        if isinstance(message, m.Hold):
-            if message.released:
-                self.context.release_here(message.released, now)
-        elif message.round and self.context.completions:
+        if message.round and self.context.completions:
             subject = (message.partition, message.epoch)
-            if waits := self.context.wait_to_adopt(*subject, sender, incarnation, message):
-                return waits
+            if waiting := self.context.wait_to_adopt(*subject, sender, incarnation, message):
+                return waiting
         replica = self.context.replicas.get(message.partition)
-        if replica is None:
-            error, effects = self._why_no_replica(sender, message.partition)
+        if replica is None or (message.epoch != replica.epoch and self.is_refused(message)):
+            error, effects = self._why_not_asked(sender, message, replica)
             return effects + self._refuse(sender, message, error)
-        if message.epoch != replica.epoch and self.is_refused(message):
-            newer = self._newer(sender, replica.topic, message.epoch < replica.epoch)
-            return newer + self._refuse(sender, message, Code.WRONG_EPOCH)
         if isinstance(message, m.SlotRequest):
             error = "" if replica.is_trusted else Code.NOT_TRUSTED
             if message.copied and not is_copied(self.context, replica):
@@ -65,43 +64,20 @@ class VoteRouter:
                     error or Code.CONFLICT
                 )  # learners lack some of its payload, or have not said otherwise yet
             return [Send(sender, m.SlotReply(message.round, error, replica.vector()))]
-        if not replica.is_trusted and not isinstance(message, m.Hold):
+        if not replica.is_trusted:
             return self._refuse_untrusted(sender, incarnation, message, now)
         if isinstance(message, m.CloseRequest):
             return replica.on_close_ask(sender, message, now)
-        views = replica.views
-        if message.group not in views.groups and views.is_deleted(message.group):
-            catalogue = self.context.catalogue
-            register = catalogue.group(message.partition.topic, source_of(message.group))
-            assert register is not None, "it is known to be deleted"
-            # Here, too, the sender hears the register first.
-            put = Send(sender, m.PutGroup(0, register))
-            return [put, *self._refuse(sender, message, Code.NOT_FOUND)]
+        if message.group not in replica.views.groups and replica.views.is_deleted(message.group):
+            deletion = self._deletion(sender, replica, message.group)
+            return deletion + self._refuse(sender, message, Code.NOT_FOUND)
         match message:
-            case m.Hold():
-                key = (message.partition, message.group, sender)
-                self.context.state.active[key] = now.mono
-                if message.parked:
-                    self.context.state.parked[key] = now.mono
-                else:
-                    self.context.state.parked.pop(key, None)
-                reply, effects = replica.on_hold(sender, incarnation, message, now)
-                if message.released:
-                    effects.append(Send(sender, m.ReleaseReply(message.released)))
-                effects.append(Send(sender, reply))
-                return (
-                    effects
-                    if replica.registered_by <= self.context.state.registers_durable
-                    else late(effects)
-                )
             case m.Extend():
-                extended, effects = replica.on_extend(message, now)
-                records = [
-                    record for effect in effects if isinstance(effect, Persist) for record in effect.records
-                ]
+                extended, persist = replica.on_extend(message, now)
                 said = Send(sender, extended)
-                later = bool(effects) or replica.registered_by > self.context.state.registers_durable
-                return [Persist(tuple(records), (said,))] if later else [said]
+                if persist is None and replica.registered_by <= self.context.state.registers_durable:
+                    return [said]
+                return [(persist or Persist(()))._replace(then=(said,))]
             case m.Ack():
                 return replica.on_ack(sender, message, now)
             case m.Reject():
@@ -110,6 +86,33 @@ class VoteRouter:
                 return replica.on_merge(sender, message, now)
             case m.ReplicaList():
                 return [Send(sender, replica.on_replica_list(message, now))]
+
+    def _on_hold(
+        self, sender: NodeId, incarnation: Incarnation, message: m.Hold, now: Now
+    ) -> tuple[m.HoldReply, list[Effect], bool]:
+        """Return the votes on a HOLD, the effects before them, and True if they wait for the topic's record on disk.
+
+        Why they wait: no journal has holds, and a start that finds no record of a topic has no quarantine in it.
+        """
+        state = self.context.state
+        if message.released:
+            self.context.release_here(message.released, now)
+        replica = self.context.replicas.get(message.partition)
+        if replica is None or (message.epoch != replica.epoch and self.is_refused(message)):
+            error, effects = self._why_not_asked(sender, message, replica)
+            return m.refusal(message, error), effects, False
+        if message.group not in replica.views.groups and replica.views.is_deleted(message.group):
+            return m.refusal(message, Code.NOT_FOUND), self._deletion(sender, replica, message.group), False
+        key = (message.partition, message.group, sender)
+        state.active[key] = now.mono
+        if message.parked:
+            state.parked[key] = now.mono
+        else:
+            state.parked.pop(key, None)
+        reply, effects = replica.on_hold(sender, incarnation, message, now)
+        if message.released:
+            effects.append(Send(sender, m.ReleaseReply(message.released)))
+        return reply, effects, replica.registered_by > state.registers_durable
 
     def _on_store(self, sender: NodeId, incarnation: Incarnation, message: m.Store, now: Now) -> list[Effect]:
         """Answer a STORE: keep, or refuse, each of its batches. STORED goes once all that was kept is durable.
@@ -199,11 +202,8 @@ class VoteRouter:
         reason."""
         if refused:
             return m.refusal(hold, refused), []
-        *effects, last = self.on_request(sender, incarnation, hold, now)
-        answer = last.then[0] if isinstance(last, Persist) else last  # STORED waits, too
-        assert isinstance(answer, Send)
-        assert isinstance(answer.message, m.HoldReply)
-        return answer.message, effects
+        votes, effects, _ = self._on_hold(sender, incarnation, hold, now)  # STORED waits, too
+        return votes, effects
 
     def _refuse(self, sender: NodeId, message: PartitionRequest, error: str) -> list[Effect]:
         """Refuse: nothing is done. Requests of anti-entropy are not answered."""
@@ -220,6 +220,20 @@ class VoteRouter:
         self.context.release_here(tuple(item for item in released if item.owner[:2] != me), now)
         ours = self.context.release_everywhere([item for item in released if item.owner[:2] == me], now)
         return [Send(sender, m.ReleaseReply(released)), *ours]
+
+    def _why_not_asked(
+        self, sender: NodeId, message: PartitionRequest, replica: Replica | None
+    ) -> tuple[str, list[Effect]]:
+        """Return why no replica is asked (there is none, or it is in another layout), and the news before that."""
+        if replica is None:
+            return self._why_no_replica(sender, message.partition)
+        return Code.WRONG_EPOCH, self._newer(sender, replica.topic, message.epoch < replica.epoch)
+
+    def _deletion(self, sender: NodeId, replica: Replica, group: str) -> list[Effect]:
+        """Return the register of a deleted group: here, too, the sender hears it before our refusal."""
+        register = self.context.catalogue.group(replica.partition.topic, source_of(group))
+        assert register is not None, "it is known to be deleted"
+        return [Send(sender, m.PutGroup(0, register))]
 
     def _why_no_replica(self, sender: NodeId, partition: PartitionId) -> tuple[str, list[Effect]]:
         """Return why there is no replica: an unknown topic, a set without this node, or a deletion.
@@ -245,13 +259,3 @@ class VoteRouter:
             replica = self.context.replicas.get(partition) or self.context.sources.get(partition)
             if replica is not None:
                 replica.storing.on_durable(number, now)
-
-
-def late(effects: list[Effect]) -> list[Effect]:
-    """Have the last effect, a vote about holds, wait until the topic's record is durable.
-
-    Why: no journal has holds, and a start that finds no record of a topic has no quarantine in it.
-    """
-    *others, vote = effects
-    assert isinstance(vote, Send)
-    return [*others, Persist((), (vote,))]

@@ -333,16 +333,16 @@ class Replica:
 
     # ------------------------------------------------------------------- EXTEND
 
-    def on_extend(self, message: m.Extend, now: Now) -> tuple[m.ExtendReply, list[Effect]]:
-        """EXTEND: prolong holds, or claims, if exactly this owner has them now. A reply that promises a claim waits."""
+    def on_extend(self, message: m.Extend, now: Now) -> tuple[m.ExtendReply, Persist | None]:
+        """EXTEND: prolong holds, or claims, that exactly this owner has. Return the reply, and what it waits for."""
         if not self.may_vote(now):
-            return m.ExtendReply(message.round, (), (), "", self.vector()), []
+            return m.ExtendReply(message.round, (), (), "", self.vector()), None
         view = self.views.groups.get(message.group)
         if view is None:
-            return m.ExtendReply(message.round, (), message.entries, "", self.vector()), []
+            return m.ExtendReply(message.round, (), message.entries, "", self.vector()), None
         claims = message.hold_time > self.node.config.hold_time_max
         if self.node.no_capacity("delay") and (claims or self._has_claimed(view, message.entries, now)):
-            return m.refusal(message, Code.STORAGE_FULL, self.vector()), []
+            return m.refusal(message, Code.STORAGE_FULL, self.vector()), None
         votes: dict[int, list[m.Owned]] = {fate.LOST: [], fate.HOLD: [], fate.CLAIM: []}
         changes = Changes()
         until = now.mono + message.hold_time
@@ -357,7 +357,7 @@ class Replica:
         records = self.views.finish(view, changes, now)
         lost, held, claimed = (tuple(votes[answer]) for answer in (fate.LOST, fate.HOLD, fate.CLAIM))
         reply = m.ExtendReply(message.round, (*held, *claimed), lost, "", self.vector())
-        return reply, [Persist(records)] if records or claimed else []
+        return reply, Persist(records) if records or claimed else None  # a promise of a claim waits
 
     def _has_claimed(self, view: GroupView, entries: Iterable[m.Owned], now: Now) -> bool:
         """Return True if an entry's owner has a claim there whose hold has run out: prolonged, it is written."""
