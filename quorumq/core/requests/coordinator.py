@@ -73,7 +73,14 @@ class Coordinator(Pending):
         context.state.at(now.mono + wait, ("round", round_.number))
 
     def ask(
-        self, context: Context, round_: Round, partition: PartitionId, message: m.PeerMessage, now: Now
+        self,
+        context: Context,
+        round_: Round,
+        partition: PartitionId,
+        message: m.PeerMessage,
+        now: Now,
+        *,
+        ours_last: bool = False,
     ) -> list[Effect]:
         """Send ``message`` to the members of the round. A copy is kept in case a member does not know the topic.
 
@@ -82,12 +89,13 @@ class Coordinator(Pending):
         self.requests[round_.number] = (partition, message)
         state = context.state
         effects: list[Effect] = []
+        ours: list[Effect] = []
         for at, member in enumerate(round_.members):  # as `Round.mark_unreachable`, without the calls
             if member == state.me or member in state.answering:
-                effects.append(Send(member, message))
+                (ours if ours_last and member == state.me else effects).append(Send(member, message))
             else:
                 round_.unreachable |= 1 << at
-        return effects
+        return effects + ours
 
     def on_reply(
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: Any, now: Now

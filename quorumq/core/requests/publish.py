@@ -161,10 +161,9 @@ class StoreCoordinator(Coordinator):
             hold = piggyback_hold(context, store.batch.header, now)
             if hold is not None:
                 store = store._replace(hold=hold)
-        effects = self.ask(context, round_, self.publishes[0].partition, store, now)
-        if store.hold is not None:  # if we refuse it ourselves, the RELEASE is to come behind the HOLD
-            effects.sort(key=lambda effect: isinstance(effect, Send) and effect.to == context.state.me)
-        return effects
+        # If we refuse a HOLD ourselves, the RELEASE is to come behind it.
+        ours_last = store.hold is not None
+        return self.ask(context, round_, self.publishes[0].partition, store, now, ours_last=ours_last)
 
     def store(self, round_: Round, context: Context, now: Now) -> m.Store:
         """Return the STORE to send now; no HOLD is piggybacked on it yet."""
