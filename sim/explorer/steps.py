@@ -350,7 +350,7 @@ class Explorer:
             if remaining[SLOT["releases"]] and mine:
                 if nodes.release_delivered:
                     at = self.scenario.index[attempt.node]
-                    if index + 1 in nodes.locals[state[at]].core.context.unsent:
+                    if index + 1 in nodes.locals[state[at]].core.context.releases.unsent:
                         paid = (*state[:-2], self.spend(state[-2], SLOT["releases"]), state[-1])
                         _, after, problem = self._one(paid, at, ("unsent", index + 1), tick)
                         yield ("connection dies", attempt.node, index), after, problem

@@ -31,7 +31,7 @@ def tidy(core: NodeCore, now: Now, *, keeps_given: bool) -> None:
     core.context.parking.announced.clear()
     core.context.fetches = 0
     if not keeps_given:
-        core.context.unsent.clear()
+        core.context.releases.unsent.clear()
     if state.quarantine_until <= now.mono:
         state.quarantine_until = 0.0
     for peer in [peer for peer, owed in state.unconfirmed.items() if not owed]:
@@ -97,7 +97,7 @@ def _matters(core: NodeCore, time: float, timer: tuple[object, ...], now: Now) -
                 timer[0] == "gathered" or not coordinator.rounds or time > now.mono
             )
         case ("forget", key):
-            return key in core.context.unsent
+            return key in core.context.releases.unsent
         case ("expire" | "heartbeat" | "join" | "sync" | "reclaim" | "recover", *_):
             return False  # set above; never; when the scenario says so; nothing asked is lost for good
     return True
@@ -105,6 +105,7 @@ def _matters(core: NodeCore, time: float, timer: tuple[object, ...], now: Now) -
 
 def take_apart(core: NodeCore) -> None:
     """Cut the reference cycles in a core that is no longer needed, so that all of it is released at once."""
+    del core.context.releases
     for replica in core.replicas.values():
         for view in replica.views.groups.values():
             view.dead = None

@@ -128,7 +128,7 @@ def give_back_every_late_answer(
     now: Now,
 ) -> list[Effect]:
     if isinstance(message, RemoteFetchReply) and message.round not in self.context.rounds:
-        return self.context.release_slices(message.slices, now)
+        return self.context.releases.of_slices(message.slices, now)
     return before(self, sender, incarnation, message, now)
 
 
@@ -165,7 +165,7 @@ def release_on_failed_extend(
             if verdict.outcome != "ok":
                 receipt = self.request.items[verdict.item].receipt
                 released = Released(receipt.partition, receipt.group, receipt.owner, (verdict.span,))
-                effects += context.release_everywhere([released], now)
+                effects += context.releases.everywhere([released], now)
     return effects + before(self, context)
 
 

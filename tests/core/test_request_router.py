@@ -72,7 +72,7 @@ def test_looking_at_a_request_changes_nothing_that_is_kept_or_promised() -> None
             for replica in core.replicas.values()
             for name, view in sorted(replica.views.groups.items())
         ]
-        rounds = (list(context.rounds), list(context.requests), list(context.unsent))
+        rounds = (list(context.rounds), list(context.requests), list(context.releases.unsent))
         return copy.deepcopy((core.snapshot(now), core.state.timers, core.state.clock.value, tables, rounds))
 
     before = known()

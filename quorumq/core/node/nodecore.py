@@ -316,9 +316,9 @@ class NodeCore:
                 self.context.peers.positions.on_durable(position)
                 return self._on_durable(token, now)
             case e.Unsent(key):
-                return self.context.take_back(key, now)
+                return self.context.releases.take_back(key, now)
             case e.Unposted(message):
-                return self.context.release_slices(message.slices, now)
+                return self.context.releases.of_slices(message.slices, now)
             case e.Gone(key):
                 pending = self.context.requests.get(key)
                 effects = pending.on_gone(self.context, now) if pending is not None else []
@@ -578,7 +578,7 @@ class NodeCore:
             # Called off, but it came all the same. Any other answer to a round that is over is a second copy. A client
             # may be working on its messages, and LEAVE is only for messages that certainly no client works on.
             del context.called_off[message.round]
-            return context.release_slices(message.slices, now)
+            return context.releases.of_slices(message.slices, now)
         if kind is m.StoreReply and message.votes is not None:  # type: ignore[union-attr]
             effects += self._on_reply(sender, incarnation, message.votes, now)  # type: ignore[union-attr]
         return effects

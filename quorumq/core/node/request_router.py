@@ -120,7 +120,7 @@ class RequestRouter:
             partitions = tuple(dict.fromkeys(request.partitions))
             effects = self.close_session(caller, request.producer_id, partitions, now)
         elif isinstance(admitted, m.NotedReply) and isinstance(request, m.ReleaseRequest):
-            effects = context.release_in_steps(
+            effects = context.releases.in_steps(
                 caller,
                 tuple(
                     m.Released(receipt.partition, receipt.group, receipt.owner, (part,))

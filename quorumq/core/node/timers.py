@@ -32,7 +32,6 @@ LASTING = frozenset(("heartbeat", "reclaim", "sync"))
 ABOUT: Final = {
     **dict.fromkeys(("round", "anew"), "rounds"),
     **dict.fromkeys(("advance", "gathered", "again"), "requests"),
-    "forget": "unsent",
 }
 """Timers with nothing left to do once what they name is not in that table of the `Context`."""
 
@@ -71,6 +70,8 @@ class Timers:
         if table is not None:
             return timer[1] not in getattr(self.context, table)  # type: ignore[misc]
         match timer:
+            case ("forget", key):
+                return key not in self.context.releases.unsent
             case (_, PartitionId() as partition, *_) if (
                 partition not in self.context.replicas and partition not in self.context.sources
             ):
@@ -139,9 +140,9 @@ class Timers:
             case ("compare",):
                 return self.upkeep.go_on_comparing(now)
             case ("release", caller, released):
-                return context.release_in_steps(caller, released, now)
+                return context.releases.in_steps(caller, released, now)
             case ("forget", key):
-                del context.unsent[key]
+                del context.releases.unsent[key]
             case ("recover", peer, _):
                 return context.hold_recovery.ask(state, context.replicas, peer, now)
             case ("resync",) if self.trust.resync is not None:

@@ -96,7 +96,7 @@ class VoteRouter:
         """
         state = self.context.state
         if message.released:
-            self.context.release_here(message.released, now)
+            self.context.releases.here(message.released, now)
         replica = self.context.replicas.get(message.partition)
         if replica is None or (message.epoch != replica.epoch and self.is_refused(message)):
             error, effects = self._why_not_asked(sender, message, replica)
@@ -217,8 +217,8 @@ class VoteRouter:
         Why: the peer's RELEASE may overtake our HOLD on its way to another replica, which would hold for no client.
         """
         me = (self.context.state.me, self.context.state.incarnation)
-        self.context.release_here(tuple(item for item in released if item.owner[:2] != me), now)
-        ours = self.context.release_everywhere([item for item in released if item.owner[:2] == me], now)
+        self.context.releases.here(tuple(item for item in released if item.owner[:2] != me), now)
+        ours = self.context.releases.everywhere([item for item in released if item.owner[:2] == me], now)
         return [Send(sender, m.ReleaseReply(released)), *ours]
 
     def _why_not_asked(

@@ -21,11 +21,11 @@ from quorumq.core.messages.effects import Again, Effect, Persist, Send
 from quorumq.core.messages.records import ClusterPut, GroupPut
 from quorumq.core.partition.move_throttle import MoveThrottle
 from quorumq.core.partition.replica import Replica
-from quorumq.core.requests.deliveries import released_of
 from quorumq.core.requests.limiting import Limiting
 from quorumq.core.requests.packing import keep_packed, pack_deleted
 from quorumq.core.requests.parking import Parking
 from quorumq.core.requests.placing import ClusterAdopted, Placing, discarded
+from quorumq.core.requests.releases import Releases
 from quorumq.core.values import limits
 from quorumq.core.values.deadnames import source_of
 from quorumq.core.values.errors import Code
@@ -176,7 +176,6 @@ class Context(Placing):
         proposing: request that proposes a change of a group, by instance; others of this node wait for it.
         keys: last key given to a request that is no client's.
         publishing: batches published in this step and not sent yet.
-        unsent: end time (monotonic seconds) and messages of replies that may never have been written.
         parking: FETCHes that are parked here.
         woken: number of requests of each client that went on in this step without a turn of their own.
         registrations: registrations of groups in progress, by topic and name, with the requests that wait for them.
@@ -193,6 +192,7 @@ class Context(Placing):
     catalogue: Catalogue = field(init=False)
     peer_groups: PeerGroups = field(init=False)
     limiting: Limiting = field(init=False)
+    releases: Releases = field(init=False)
     requests: dict[int, Pending] = field(default_factory=dict)
     rounds: dict[int, Pending] = field(default_factory=dict)
     fetches: int = 0
@@ -200,7 +200,6 @@ class Context(Placing):
     unstamped: dict[int, None] = field(default_factory=dict)
     proposing: dict[Instance, int] = field(default_factory=dict)
     publishing: list[Pending] = field(default_factory=list)
-    unsent: dict[int, tuple[float, list[m.Released]]] = field(default_factory=dict)
     parking: Parking = field(default_factory=Parking)
     woken: dict[Whose, int] = field(default_factory=dict)
     registrations: dict[tuple[bytes, str], Pending] = field(default_factory=dict)
@@ -213,7 +212,7 @@ class Context(Placing):
     def __post_init__(self) -> None:
         self.config, self.catalogue = self.state.config, self.state.catalogue
         self.peer_groups, self.throttle = PeerGroups(self.state), MoveThrottle(self.config)
-        self.limiting = Limiting(self.state, self.hold_times)
+        self.limiting, self.releases = Limiting(self.state, self.hold_times), Releases(self)
 
     def next_key(self) -> int:
         """Return a key for a request that is no client's: it is below 0."""
@@ -279,57 +278,6 @@ class Context(Placing):
         replica = self.replicas.get(partition)
         view = replica.views.find(group) if replica is not None else None
         return view.cut(span) if view is not None and span.size > 1 else [(span, 1)]
-
-    # ----------------------------------------------------------------- giving holds back
-
-    def release_everywhere(self, released: Iterable[m.Released], now: Now) -> list[Effect]:
-        """Remove our holds (RELEASE or LEAVE) here, and send that to all other replicas.
-
-        Until a member confirms, it gets it again with our next HOLD (`NodeState.owe_release`). A node that has left the
-        set hears it, too: it tells the new slot which holds it has granted.
-        """
-        others: dict[NodeId, list[m.Released]] = {}
-        for item in released:
-            members = self.catalogue.members_of(item.partition)
-            for node in self.catalogue.holders_of(item.partition):
-                if node == self.state.me:
-                    self.release_here((item,), now)
-                else:
-                    if node in members:
-                        self.state.owe_release(node, item, now)
-                    others.setdefault(node, []).append(item)
-        return [Send(member, m.Release(tuple(items))) for member, items in others.items()]
-
-    def release_in_steps(self, caller: Caller, released: tuple[m.Released, ...], now: Now) -> list[Effect]:
-        """Release everywhere. Messages beyond one step's share follow in later steps, in the caller's turn."""
-        few, rest = released[: limits.RUNS_PER_STEP], released[limits.RUNS_PER_STEP :]
-        if rest:
-            self.state.at(now.mono, ("release", caller, rest))
-        return self.release_everywhere(few, now)
-
-    def release_slices(self, slices: Iterable[m.Slice], now: Now) -> list[Effect]:
-        """Give back deliveries of another node that certainly no client will work on."""
-        return [effect for part in slices for effect in self.release_everywhere(released_of(part), now)]
-
-    def release_here(self, released: tuple[m.Released, ...], now: Now) -> None:
-        """Remove these holds from our own replicas, if the owner matches."""
-        for item in released:
-            replica = self.kept(item.partition)
-            if replica is not None:
-                replica.on_release(item, now)
-                if item.partition in self.replicas and not replica.may_vote(now):
-                    self.hold_recovery.note_release(self.replicas, item, now)
-
-    def note_unsent(self, key: int, given: list[m.Released], until: float) -> None:
-        """Remember the messages that reply ``key`` delivers, in case its write is never begun."""
-        if given:
-            self.unsent[key] = (until, given)
-            self.state.at(until, ("forget", key))
-
-    def take_back(self, key: int, now: Now) -> list[Effect]:
-        """Give back (LEAVE) a reply's messages: it was never begun, so certainly no client works on them."""
-        _, given = self.unsent.pop(key, (0.0, []))
-        return self.release_everywhere(given, now)
 
     # ------------------------------------------------------------------------ registers
 

@@ -129,7 +129,7 @@ class FetchCoordinator(GroupReader):
             if start < stop:
                 spans = (Span(producer_id, start, stop),)
                 given = m.Released(won.partition, self.request.group, won.owner, spans)
-                effects += context.release_everywhere([given], now)
+                effects += context.releases.everywhere([given], now)
         if self.won and self.won[0].lot:  # a client with the hint has come, or need not
             for partition in self.partitions:
                 context.replicas[partition].group(self.request.group).suspects.hint_after = 0.0
@@ -387,7 +387,7 @@ class FetchCoordinator(GroupReader):
         if lost:
             # RELEASE at all others, regardless of their answers.
             given = m.Released(round_.partition, self.request.group, round_.owner, tuple(lost))
-            effects += context.release_everywhere([given], now)
+            effects += context.releases.everywhere([given], now)
             for part, remaining in round_.deferrals(lost):
                 replica.learning.defer(self.request.group, part, now.mono + remaining, now)
         for span, attempts, reason in buried:
@@ -436,7 +436,7 @@ class FetchCoordinator(GroupReader):
             if stop - start > capacity:
                 rest = (Span(producer_id, start + capacity, stop),)
                 given = m.Released(round_.partition, self.request.group, round_.owner, rest)
-                effects += context.release_everywhere([given], now)
+                effects += context.releases.everywhere([given], now)
         if attempts != NO_ATTEMPTS:
             effects += self._learn(round_, span, attempts, now)
         return effects
@@ -488,7 +488,8 @@ class FetchCoordinator(GroupReader):
                 f"{context.config.hold_time_max * limits.QUARANTINE_SHARE:g} s (`quorumq status`)"
             )
             return self.fail(context, Code.TOO_FEW_REPLICAS, detail, 2, 1)
-        context.note_unsent(self.key, given, max([won.expires for won in self.won], default=now.mono))
+        until = max([won.expires for won in self.won], default=now.mono)
+        context.releases.note_unsent(self.key, given, until)
         hinted = self.hinted or self._take_hint(context, now)
         reply = m.FetchReply(self.request.sent_at, self.request.hold_time, tuple(slices), hinted)
         return self.finish(context, reply) if slices or hinted else self.answer_empty(context, reply, now)
@@ -540,7 +541,7 @@ class FetchCoordinator(GroupReader):
         """Release what is held of a partition whose replica set this node leaves, and answer with the rest."""
         if partition not in self.partitions:
             return []
-        context.release_here(tuple(it for it in self._held() if it.partition == partition), now)
+        context.releases.here(tuple(it for it in self._held() if it.partition == partition), now)
         effects = self._abandon(context, lambda one: one == partition, now)
         if self.partitions:
             return effects + self.advance(context, now)
@@ -559,7 +560,7 @@ class FetchCoordinator(GroupReader):
     def _abandon(self, context: Context, over: Callable[[PartitionId], bool], now: Now) -> list[Effect]:
         """Give back all of some partitions, go on without them, and wait no longer."""
         self._unpark(context)
-        effects = context.release_everywhere([it for it in self._held() if over(it.partition)], now)
+        effects = context.releases.everywhere([it for it in self._held() if over(it.partition)], now)
         self.partitions = tuple(one for one in self.partitions if not over(one))
         self.lot = [it for it in self.lot if not over(it.partition)]
         if any(over(it.partition) for it in self.won):
@@ -578,7 +579,7 @@ class FetchCoordinator(GroupReader):
 
     def on_gone(self, context: Context, now: Now) -> list[Effect]:
         """Give all back, because the client is gone and no reply was begun."""
-        return context.release_everywhere(self._held(), now) + self.finish(context, None)
+        return context.releases.everywhere(self._held(), now) + self.finish(context, None)
 
     def _held(self) -> list[m.Released]:
         """Return the won and the requested messages: no reply was begun."""
@@ -593,6 +594,6 @@ class FetchCoordinator(GroupReader):
         """Give all back and refuse, as our replica may not vote now: another node can serve this at once."""
         trusted = context.state.trusted and replica.is_trusted
         why = f"in quarantine for {context.quarantine_left(now):.1f} s" if trusted else "not trusted yet"
-        effects = context.release_everywhere(self._held(), now)
+        effects = context.releases.everywhere(self._held(), now)
         why = f"node {context.state.me} is {why}: ask another node"
         return effects + self.fail(context, Code.TOO_FEW_REPLICAS, why, 1)

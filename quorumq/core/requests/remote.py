@@ -285,7 +285,7 @@ class SplitCoordinator(GroupReader):
         )  # a sub-fetch brings first-timers or a lot of suspects
         alone = suspects or any(map(is_suspect, self.slices))
         if suspects and self._takes_suspects(context):
-            effects += context.release_slices(self.slices, now)
+            effects += context.releases.of_slices(self.slices, now)
             self.slices, self.won_messages, self.won_bytes = [], 0, 0
             alone = False
         for part in message.slices:
@@ -297,7 +297,7 @@ class SplitCoordinator(GroupReader):
                 crowded = crowded or self.won_messages + count > self.request.max_messages
                 self.crowded = self.crowded or crowded
                 if crowded or alone:
-                    effects += context.release_slices((part,), now)
+                    effects += context.releases.of_slices((part,), now)
                     continue
             self.slices.append(part)
             self.won_messages += count
@@ -399,7 +399,7 @@ class SplitCoordinator(GroupReader):
         Slices of other nodes came over the wire, and only their header names the partition.
         """
         over = [part for part in self.slices if part.header.partition.topic == topic.id]
-        effects = context.release_slices(over, now)
+        effects = context.releases.of_slices(over, now)
         self.partitions = tuple(partition for partition in self.partitions if partition.topic != topic.id)
         self.slices = [part for part in self.slices if part.header.partition.topic != topic.id]
         if self.partitions:
@@ -438,7 +438,7 @@ class SplitCoordinator(GroupReader):
     def _answer(self, context: Context, now: Now) -> list[Effect]:
         effects = self._cancel(context)
         given = [released for part in self.slices for released in released_of(part)]
-        context.note_unsent(self.key, given, self.started + self.request.hold_time)
+        context.releases.note_unsent(self.key, given, self.started + self.request.hold_time)
         if not (self.slices or self.hinted) and self.unlooked:  # empty would say that the group has begun
             return effects + self.finish(context, self._why_unlooked(context))
         hinted = self.hinted and not self.request.idle  # a sub-fetch of an idle client may not be
@@ -464,7 +464,7 @@ class SplitCoordinator(GroupReader):
 
     def on_gone(self, context: Context, now: Now) -> list[Effect]:
         """Give messages back, and call the sub-fetches off (LEAVE): the client is gone and no reply was begun."""
-        effects = self._cancel(context) + context.release_slices(self.slices, now)
+        effects = self._cancel(context) + context.releases.of_slices(self.slices, now)
         return effects + self.finish(context, None)
 
 
