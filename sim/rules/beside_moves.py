@@ -13,7 +13,7 @@ from quorumq.core.partition import hold_recovery
 from quorumq.core.partition.closing import Closing
 from quorumq.core.recovery import joining, resync, trust
 from quorumq.core.recovery.resync import Resync
-from quorumq.core.requests import registers, registration
+from quorumq.core.requests import merging, registers, registration
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.moving import LayoutCoordinator
 from quorumq.core.values.types import Machines, NodeId, Now, PartitionId, Topic
@@ -61,7 +61,7 @@ def adopts_at_once(
     if topic.next_layout is None:
         return before(self, context, now)
     adopted = with_layout(topic, topic.next_layout)._replace(next_layout=None)
-    return context.take_in_topic(adopted, now) + before(self, context, now)
+    return merging.take_in_topic(context, adopted, now) + before(self, context, now)
 
 
 def tells_all(

@@ -10,6 +10,7 @@ from quorumq.core.messages.effects import Effect, Persist
 from quorumq.core.messages.records import DecisionPut, TopicPut
 from quorumq.core.node import nodecore
 from quorumq.core.node.nodecore import NodeCore
+from quorumq.core.requests import merging
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.coordinator import Coordinator
 from quorumq.core.requests.creation import CreateTopicCoordinator
@@ -34,7 +35,7 @@ def serve_ours(
 ) -> list[Effect]:
     effects = before(self, owner, context, now)
     assert isinstance(self.value, Topic)
-    return context.take_in_topic(self.value, now) + effects
+    return merging.take_in_topic(context, self.value, now) + effects
 
 
 def refuse_outbid(
@@ -198,7 +199,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "registers-are-durable",
         "a register is on disk before it is answered for",
-        (after(Context, "put_topic", say_at_once),),
+        (after(merging, "put_topic", say_at_once),),
         scenario=FORGETFUL_ACCEPTOR,
     ),
     Rule(

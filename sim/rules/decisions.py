@@ -11,7 +11,7 @@ from quorumq.core.messages import Accept, Prepare, PutReply, ReplicaListReply
 from quorumq.core.messages.effects import Effect, Persist, Send
 from quorumq.core.node import nodecore
 from quorumq.core.node.nodecore import NodeCore
-from quorumq.core.requests import proposing, skipping
+from quorumq.core.requests import merging, proposing, skipping
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.coordinator import Coordinator
 from quorumq.core.requests.proposing import Proposer, vote
@@ -30,7 +30,11 @@ def read_ours(
     before: Before[list[Effect]], self: Proposer, owner: Coordinator, context: Context, now: Now
 ) -> list[Effect]:
     effects = before(self, owner, context, now)
-    return context.take_in_group(self.value, now) + effects if isinstance(self.value, Group) else effects
+    return (
+        merging.take_in_group(context, self.value, now) + effects
+        if isinstance(self.value, Group)
+        else effects
+    )
 
 
 def propose_of_zero(
@@ -187,7 +191,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "group-registers-are-durable",
         "a group's register is on disk before it is answered for",
-        (after(Context, "put_group", say_at_once),),
+        (after(merging, "put_group", say_at_once),),
         scenario=MADE_AND_A_CRASH,
     ),
     Rule(
@@ -229,7 +233,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "group-hears-of-partitions",
         "who takes a group's register in tells of partitions that its sender does not know",
-        (after(Context, "put_group", lambda effects: [_silent(effect) for effect in effects]),),
+        (after(merging, "put_group", lambda effects: [_silent(effect) for effect in effects]),),
         scenario=MORE_PARTITIONS,
     ),
 )

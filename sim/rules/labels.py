@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from quorumq.core.cluster.rounds import RegisterRound
 from quorumq.core.messages.effects import Effect
+from quorumq.core.requests import merging
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.labels import LabelsCoordinator
 from quorumq.core.values.types import Now
@@ -108,7 +109,7 @@ RULES = (
     Rule(
         "labels-are-durable",
         "labels are on disk before they are answered for",
-        (after(Context, "put_topic", say_at_once),),
+        (after(merging, "put_topic", say_at_once),),
         scenario=of_operators(
             "labels-restart",
             "a change of a label, 1 crash, and a read",

@@ -7,8 +7,7 @@ from quorumq.core.cluster.catalogue import Catalogue
 from quorumq.core.cluster.drained import contradiction
 from quorumq.core.cluster.rounds import RegisterRound, Round
 from quorumq.core.recovery import voterslots
-from quorumq.core.requests import proposing
-from quorumq.core.requests.context import Context
+from quorumq.core.requests import merging, proposing
 from quorumq.core.requests.proposing import Proposer
 from quorumq.core.values.types import ClusterLayout, NodeId, Value
 from sim.explorer.scenario import Budget, Script
@@ -72,7 +71,7 @@ RULES = (
     Rule(
         "members-are-durable",
         "a layout of the members is durable before a node says that it has it",
-        (after(Context, "take_in_cluster", nothing),),
+        (after(merging, "take_in_cluster", nothing),),
         scenario=of_operators(
             "members-restart",
             "a node is added at two of three nodes, one of which crashes",

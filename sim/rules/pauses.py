@@ -8,6 +8,7 @@ from quorumq.core import messages as m
 from quorumq.core.cluster import catalogue
 from quorumq.core.messages.effects import Effect
 from quorumq.core.partition.replica import Replica
+from quorumq.core.requests import merging
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.pausing import PauseCoordinator
 from quorumq.core.values.types import Group, Incarnation, NodeId, Now
@@ -50,7 +51,7 @@ def write_at_once(self: PauseCoordinator, context: Context, now: Now) -> list[Ef
     self.stamp = stamp
     changed = self.with_setting(known, stamp)
     self.written = self.setting(changed)
-    return context.take_in_group(changed, now) + self.write(context, now)
+    return merging.take_in_group(context, changed, now) + self.write(context, now)
 
 
 def later_as_a_whole(ours: Group, theirs: Group) -> Group:
@@ -169,7 +170,7 @@ RULES = (
     Rule(
         "pause-is-durable",
         "a pause is on disk before it is answered for",
-        (after(Context, "put_group", say_at_once),),
+        (after(merging, "put_group", say_at_once),),
         scenario=of_settings(
             "pause-restart",
             "a pause, 1 crash, 1 attempt through a node that has not heard of it",

@@ -11,7 +11,7 @@ from quorumq.core.cluster.topics import all_sets, alter, merge_topics, with_part
 from quorumq.core.messages import SETTINGS, AlterTopic
 from quorumq.core.messages.effects import DropBatches, Effect, Persist
 from quorumq.core.node.nodecore import NodeCore
-from quorumq.core.requests import registers
+from quorumq.core.requests import merging, registers
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.creation import CreateTopicCoordinator
 from quorumq.core.requests.registers import ChangeCoordinator, DeleteTopicCoordinator, TopicCoordinator
@@ -23,7 +23,7 @@ from sim.rules.stand_ins import Before, after, around, but
 # ---------------------------------------------------------------- settings, partitions
 
 
-def merging(merge: Any) -> tuple[Patch, ...]:
+def merging_with(merge: Any) -> tuple[Patch, ...]:
     """Return patches that merge registers with ``merge``, wherever that is done."""
     return ((registers, "merge_topics", merge), (catalogue, "merge_topics", merge))
 
@@ -129,12 +129,12 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "settings-as-one",
         "each setting of a topic goes to its own last writer",
-        merging(whole_register),
+        merging_with(whole_register),
     ),
     Rule(
         "partitions-by-stamp",
         "partitions only become more",
-        merging(fewer_partitions),
+        merging_with(fewer_partitions),
     ),
     Rule(
         "delete-hears-of-partitions",
@@ -161,7 +161,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "deleted-revives",
         "a topic is deleted for good",
-        merging(reviving),
+        merging_with(reviving),
     ),
     Rule(
         "deleted-on-one",
@@ -179,7 +179,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "deletion-not-kept",
         "a deletion is in the journal",
-        (around(Context, "take_in_topic", take_in_unwritten),),
+        (around(merging, "take_in_topic", take_in_unwritten),),
     ),
     Rule(
         "older-topic-stays",
@@ -189,7 +189,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "deleted-payload-stays",
         "the payload of a deleted topic goes everywhere",
-        (after(Context, "end_topic", but(DropBatches)),),
+        (after(merging, "end_topic", but(DropBatches)),),
     ),
     Rule(
         "deleted-payload-returns",

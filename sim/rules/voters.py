@@ -8,6 +8,7 @@ from quorumq.core.cluster.catalogue import Catalogue
 from quorumq.core.cluster.rounds import RegisterRound, majority_of
 from quorumq.core.messages.effects import Effect
 from quorumq.core.recovery import voterslots
+from quorumq.core.requests import merging
 from quorumq.core.requests.context import Context
 from quorumq.core.values.types import ClusterLayout, NodeId, Now
 from sim.explorer.scenario import NO_FETCH, Budget, Scenario, Script
@@ -27,7 +28,7 @@ def adopts_before_it_is_durable(
     before: Before[list[Effect]], self: Context, layout: ClusterLayout, now: Now
 ) -> list[Effect]:
     effects = before(self, layout, now)
-    self.use_cluster(layout, now)
+    merging.use_cluster(self, layout, now)
     self.join_soon(now)
     return effects
 
@@ -93,7 +94,7 @@ RULES = (
     Rule(
         "voters-are-adopted-once-durable",
         "other voters are adopted once that is durable",
-        (around(Context, "take_in_cluster", adopts_before_it_is_durable),),
+        (around(merging, "take_in_cluster", adopts_before_it_is_durable),),
         scenario=changing(
             "voters-crash",
             "c's slot goes to d, which a and b tell; b crashes, and topics are made through c and d",

@@ -17,6 +17,7 @@ from quorumq.core.partition.digests import DIGEST_BYTES, LISTED_MAX, ROOT, Diges
 from quorumq.core.partition.fate import on_merge
 from quorumq.core.partition.group import Changes
 from quorumq.core.partition.replica import Replica
+from quorumq.core.requests import merging
 from quorumq.core.values import limits
 from quorumq.core.values.types import DERIVED, Kind, PartitionId, ProducerId, Record, Span, Topic
 from quorumq.wire.batch import Message, encode_record, pack_spans
@@ -134,7 +135,7 @@ def test_replicas_compare_alike_again_under_a_key_that_was_merged_in() -> None:
     cluster.checks = True
     newer = topic._replace(digest_key=b"n" * 16, made=topic.made._replace(time=topic.made.time + 1))
     for core in cluster.nodes.values():
-        core.context.take_in_topic(newer, cluster.now)
+        merging.take_in_topic(core.context, newer, cluster.now)
     assert {replica.sync.keyed.key for replica in replicas(cluster)} == {b"n" * 16}
     cluster.advance(5)
     assert len({root_of(replica) for replica in replicas(cluster)}) == 1

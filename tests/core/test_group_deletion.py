@@ -10,6 +10,7 @@ from quorumq.core import messages as m
 from quorumq.core.messages.records import RecordsMerged
 from quorumq.core.node.nodecore import NodeCore
 from quorumq.core.partition.replica import Replica
+from quorumq.core.requests import merging
 from quorumq.core.values.errors import Code
 from quorumq.core.values.types import Death, Kind, Record, Stamp
 from tests.core.cluster import Cluster
@@ -367,14 +368,14 @@ def test_an_ack_after_a_deletion_stays_where_the_deletion_comes_later() -> None:
 
     voted = acked()
     assert voted == [(made.generation, Kind.ACKED)]
-    core.context.take_in_group(gone, cluster.now)
+    merging.take_in_group(core.context, gone, cluster.now)
     assert [
         entry.record.generation
         for record in core.snapshot(cluster.now)
         if isinstance(record, RecordsMerged)
         for entry in record.entries
     ] == [made.generation], "a start from a snapshot knows of it, too"
-    core.context.take_in_group(made, cluster.now)
+    merging.take_in_group(core.context, made, cluster.now)
     assert acked() == voted
 
 

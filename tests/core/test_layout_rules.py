@@ -16,7 +16,7 @@ from quorumq.core.partition.closed import number_of
 from quorumq.core.partition.closing import Closing
 from quorumq.core.partition.handoff import Handoff
 from quorumq.core.recovery import trust
-from quorumq.core.requests import answers
+from quorumq.core.requests import answers, merging
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.moving import LayoutCoordinator
 from quorumq.core.requests.placing import Placing
@@ -44,7 +44,7 @@ def adopts_at_once(self: LayoutCoordinator, context: Context, now: Now) -> list[
     if topic.next_layout is None:
         return _start(self, context, now)
     adopted = with_layout(topic, topic.next_layout)._replace(next_layout=None)
-    return context.take_in_topic(adopted, now) + _start(self, context, now)
+    return merging.take_in_topic(context, adopted, now) + _start(self, context, now)
 
 
 _start = LayoutCoordinator.start

@@ -6,6 +6,7 @@ import pytest
 
 from quorumq.core import messages as m
 from quorumq.core.cluster.topics import with_layout
+from quorumq.core.requests import merging
 from quorumq.core.requests.moving import numbered
 from quorumq.core.values.types import Layout, Placement, ReplicaSlot
 from tests.core.cluster import Cluster
@@ -64,6 +65,7 @@ def test_a_node_keeps_a_limit_until_it_has_left() -> None:
     slots = (ReplicaSlot(others[0], 0),)
     placement = numbered(topic, Placement(0, 0, slots, (), (only,)), 2)
     moved = with_layout(topic, Layout(topic.id, 2, topic.made, (placement,)))
-    core.context.take_in_topic(moved, cluster.now)  # its effects are not carried out: they wait for the disk
+    # Its effects are not carried out: they wait for the disk.
+    merging.take_in_topic(core.context, moved, cluster.now)
     assert taken(cluster, only) == 1
     assert taken(cluster, only) == 0

@@ -13,6 +13,7 @@ from quorumq.core.messages.effects import Done, Persist
 from quorumq.core.messages.records import ClusterPut
 from quorumq.core.node import upkeep
 from quorumq.core.recovery import voterslots
+from quorumq.core.requests import merging
 from quorumq.core.requests.membership import MembersCoordinator
 from quorumq.core.values.errors import Code
 from quorumq.core.values.types import MemberState, NodeId, Stamp
@@ -213,14 +214,14 @@ def test_a_layout_with_other_voters_is_adopted_once_it_is_durable() -> None:
     layout = moved(cluster, "c", "d")
     context = cluster.nodes["b"].context
     other = layout._replace(number=layout.number + 1, epoch=layout.number + 1)
-    (put,) = context.take_in_cluster(other, cluster.now)
+    (put,) = merging.take_in_cluster(context, other, cluster.now)
     assert isinstance(put, Persist)
     assert (put.records, [type(then) for then in put.then]) == ((ClusterPut(other),), [Done])
     assert context.catalogue.cluster.layout == layout
-    assert context.take_in_cluster(other, cluster.now) == [], "it is on its way to the disk"
+    assert merging.take_in_cluster(context, other, cluster.now) == [], "it is on its way to the disk"
     same = layout._replace(number=layout.number + 1)
     context.completions.clear()
-    assert context.take_in_cluster(same, cluster.now)
+    assert merging.take_in_cluster(context, same, cluster.now)
     assert context.catalogue.cluster.layout == same, "voters stay, so no vote depends on it"
 
 

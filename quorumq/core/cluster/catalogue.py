@@ -1,7 +1,7 @@
 """Registers of topics and groups that this node knows, and the merging of registers from other nodes.
 
 The table decides which register stands. It carries out no consequences: those, such as the end of a topic's replicas,
-are in core/requests/context.py.
+are in core/requests/merging.py.
 """
 
 from __future__ import annotations

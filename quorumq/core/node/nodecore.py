@@ -40,7 +40,7 @@ from quorumq.core.recovery.trust import (
     TOKEN_TRUSTED,
     Trust,
 )
-from quorumq.core.requests import sources
+from quorumq.core.requests import merging, sources
 from quorumq.core.requests.context import Context, Costly
 from quorumq.core.requests.finding import tell_registers
 from quorumq.core.requests.leaving import end_requests
@@ -482,7 +482,7 @@ class NodeCore:
             case m.PutCluster(n) if self.state.trusted or not n:
                 return voterslots.put_cluster(context, sender, message, now)
             case m.PutTopic(n, topic) if self.state.trusted or not n or topic.next_layout is not None:
-                return context.put_topic(sender, message, now)
+                return merging.put_topic(context, sender, message, now)
             case m.Prepare() | m.Accept() if self.state.trusted:
                 return vote(context, sender, message, now)
             case m.Prepare() | m.Accept():
@@ -490,7 +490,7 @@ class NodeCore:
                     e.Send(sender, m.ProposalReply(message.round, None, None, None, (), Code.NOT_TRUSTED))
                 ]
             case m.PutGroup():
-                return context.put_group(sender, message, now)
+                return merging.put_group(context, sender, message, now)
             case m.ReplicaPeekRequest() if message.partition not in self.replicas:
                 return [e.Send(sender, m.ReplicaPeekReply(message.round, Code.UNKNOWN_TOPIC, None))]
             case m.ReplicaPeekRequest():
@@ -499,7 +499,7 @@ class NodeCore:
             case m.SyncRegisters():
                 return self.upkeep.on_registers_compared(sender, message)
             case m.SyncTopics():
-                return context.take_in_registers(sender, message, now)
+                return merging.take_in_registers(context, sender, message, now)
             case m.SyncDigests() | m.SyncListed() if message.partition in self.replicas:
                 return self.upkeep.on_compared(sender, message, now)
             case m.SyncState() if message.partition in self.replicas:
@@ -516,7 +516,7 @@ class NodeCore:
             case m.RegistersRequest() if self.state.trusted:
                 return tell_registers(context, sender, message)
             case m.GroupsReply() if context.peer_groups.awaits(message):
-                effects = [effect for group in message.groups for effect in context.take_in_group(group, now)]
+                effects = merging.take_in_groups(context, message.groups, now)
                 return effects + context.peer_groups.on_groups_reply(sender, message)
             case m.ResyncRequest(_, PartitionId() as subject, _, epoch) if waits := context.wait_to_adopt(
                 subject, epoch, sender, incarnation, message
@@ -557,7 +557,7 @@ class NodeCore:
             self.state.learn_register_vector(message.known)
             voterslots.check_epoch(context, sender, message.round, message.epoch)
             if isinstance(message, m.PutReply) and message.refused == Code.DELETED and message.topic:
-                effects = context.take_in_topic(message.topic, now)  # ends requests for the topic
+                effects = merging.take_in_topic(context, message.topic, now)  # ends requests for the topic
         pending = context.rounds.get(message.round)
         if pending is not None:
             if isinstance(message, m.PutReply) and message.refused == Code.NOT_TRUSTED:

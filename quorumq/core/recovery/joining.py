@@ -17,6 +17,7 @@ from quorumq.core.partition.replica import Replica
 from quorumq.core.recovery import voterslots
 from quorumq.core.recovery.resync import take_in
 from quorumq.core.recovery.trust import Trust
+from quorumq.core.requests import merging
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.placing import ClusterAdopted, Joined
 from quorumq.core.values import limits
@@ -87,7 +88,7 @@ def on_completed(context: Context, trust: Trust, number: int, now: Now) -> list[
         effects = voterslots.adopt(context, action, now)
     else:
         assert isinstance(action, Topic), "the node takes in messages that waited"
-        effects = context.adopt(action, now)
+        effects = merging.adopt(context, action, now)
     if trust.resync is None:
         return effects
     return effects + [

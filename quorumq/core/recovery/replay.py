@@ -13,6 +13,7 @@ from quorumq.core.cluster.state import NodeConfig, NodeState
 from quorumq.core.messages import records as r
 from quorumq.core.partition.recall import PartitionRecord
 from quorumq.core.recovery.trust import Trust
+from quorumq.core.requests import merging
 from quorumq.core.requests.context import Context
 from quorumq.core.values import limits
 from quorumq.core.values.clock import HybridClock
@@ -213,7 +214,7 @@ class Replay:
         """Make the replicas, with all that the journal says of them."""
         context.slots = self.slots
         context.state.next_batch = max(context.state.next_batch, self.last_dropped + 1)
-        context.make_replicas(context.catalogue.topics.values(), now)
+        merging.make_replicas(context, context.catalogue.topics.values(), now)
         replicas = {**context.sources, **context.replicas}
         self._note_clocks(context.state, now)
         # Reclaimed messages come first: a batch that is not void was stored after that, as it was wanted again.

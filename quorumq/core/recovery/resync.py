@@ -30,6 +30,7 @@ from quorumq.core.messages.effects import Effect, Persist, Send
 from quorumq.core.messages.records import DecisionPut
 from quorumq.core.partition.replica import Replica
 from quorumq.core.recovery import voterslots
+from quorumq.core.requests import merging
 from quorumq.core.requests.answers import Subject
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.placing import ClusterAdopted
@@ -199,9 +200,9 @@ class Resync:
 
 def take_in(context: Context, sender: NodeId, message: ResyncReply, now: Now) -> list[Effect]:
     """Merge a chunk of an answer."""
-    effects = context.take_in_cluster(message.cluster, now) if message.cluster is not None else []
+    effects = merging.take_in_cluster(context, message.cluster, now) if message.cluster is not None else []
     effects += context.peers.take_in(message.seen)
-    effects += context.take_in_registers(sender, message.registers, now)
+    effects += merging.take_in_registers(context, sender, message.registers, now)
     for decision in message.decisions:  # this directory may have made it, too, and lost it
         if context.catalogue.take_decision(decision):
             effects.append(Persist((DecisionPut(context.catalogue.decisions[decision.instance]),)))
@@ -219,8 +220,8 @@ def adopt_chosen(context: Context, now: Now) -> list[Effect]:
     effects: list[Effect] = []
     for topic in context.catalogue.live():
         if topic.next_layout is not None:
-            effects += context.take_in_topic(
-                with_layout(topic, topic.next_layout)._replace(next_layout=None), now
+            effects += merging.take_in_topic(
+                context, with_layout(topic, topic.next_layout)._replace(next_layout=None), now
             )
     return effects
 

@@ -13,6 +13,7 @@ from quorumq.core.cluster.rounds import RegisterRound, majority_of
 from quorumq.core.messages import PutCluster, PutReply, ResyncRequest
 from quorumq.core.messages.effects import Effect, Persist, Send
 from quorumq.core.messages.records import PartitionTrusted
+from quorumq.core.requests import merging
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.placing import ClusterAdopted, Joined
 from quorumq.core.values.errors import Code
@@ -22,7 +23,7 @@ from quorumq.core.values.types import Layout, NodeId, Now, Topic
 def put_cluster(context: Context, sender: NodeId, message: PutCluster, now: Now) -> list[Effect]:
     """Take over a layout of the cluster, in a round, or as news (round 0). A sender behind gets the newer one."""
     number, layout = message
-    effects = context.take_in_cluster(layout, now)
+    effects = merging.take_in_cluster(context, layout, now)
     ours = context.catalogue.cluster.layout
     if ours.number > layout.number:
         effects.append(Send(sender, PutCluster(0, ours)))
@@ -62,7 +63,7 @@ def adopt(context: Context, adopted: ClusterAdopted, now: Now) -> list[Effect]:
     effects: list[Effect] = []
     layout, sender, number = adopted
     if context.catalogue.is_newer(layout):
-        effects += context.use_cluster(layout, now)
+        effects += merging.use_cluster(context, layout, now)
         context.resync_answers.discard(None)
         context.survivors = ()
         context.join_soon(now)

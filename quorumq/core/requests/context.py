@@ -1,48 +1,35 @@
-"""Interface between a coordinator and the node that it runs on.
-
-It also applies changes of registers: replicas are made; those of a deleted topic end at once, and so do its requests.
-"""
+"""Interface between a coordinator and the node that it runs on."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from quorumq.core import messages as m
 from quorumq.core.cluster.catalogue import Catalogue
-from quorumq.core.cluster.labels import last_change
 from quorumq.core.cluster.peer_groups import PeerGroups
 from quorumq.core.cluster.peers import Peers
 from quorumq.core.cluster.rounds import Round
 from quorumq.core.cluster.state import NodeConfig, Timer
-from quorumq.core.messages.effects import Again, Effect, Persist, Send
-from quorumq.core.messages.records import ClusterPut, GroupPut
+from quorumq.core.messages.effects import Again, Effect
 from quorumq.core.partition.move_throttle import MoveThrottle
-from quorumq.core.partition.replica import Replica
 from quorumq.core.requests.limiting import Limiting
-from quorumq.core.requests.packing import keep_packed, pack_deleted
 from quorumq.core.requests.parking import Parking
-from quorumq.core.requests.placing import ClusterAdopted, Placing, discarded
+from quorumq.core.requests.placing import Placing
 from quorumq.core.requests.releases import Releases
 from quorumq.core.values import limits
-from quorumq.core.values.deadnames import source_of
-from quorumq.core.values.errors import Code
 from quorumq.core.values.fairqueue import Caller, FairQueue, Whose, whose
 from quorumq.core.values.latency import ReplyTimes
 from quorumq.core.values.types import (
-    ClusterLayout,
-    Group,
     Incarnation,
     Instance,
-    MemberState,
     NodeId,
     Now,
     PartitionId,
     Span,
     Topic,
-    Value,
 )
 
 WAKING = ("advance", "gathered", "again")
@@ -278,244 +265,6 @@ class Context(Placing):
         replica = self.replicas.get(partition)
         view = replica.views.find(group) if replica is not None else None
         return view.cut(span) if view is not None and span.size > 1 else [(span, 1)]
-
-    # ------------------------------------------------------------------------ registers
-
-    def take_in_group(self, group: Group, now: Now) -> list[Effect]:
-        """Merge a group's register: each replica of its topic is read by it, or, if it is deleted, its reading ends."""
-        merged = self.catalogue.take_group(group)
-        if merged is None:
-            return []
-        self.state.clock.merge(merged.made.time)
-        for number in range(self.catalogue.topics[group.topic].partitions):
-            replica = self.kept(PartitionId(group.topic, number))
-            if replica is not None:
-                replica.views.on_register(merged, now)
-        if merged.limit.per_second or (merged.topic, merged.name) in self.state.buckets:
-            self.limiting.limit(merged, now, self.parking.lines)
-        effects: list[Effect] = [Persist((GroupPut(merged),))]
-        return effects + self.end_group(merged, now) + pack_deleted(self.state) if merged.deleted else effects
-
-    def end_group(self, group: Group, now: Now) -> list[Effect]:
-        """End the requests that are under way for a deleted group."""
-        topic = self.catalogue.topics[group.topic]
-        effects: list[Effect] = []
-        self.state.drop_fetchers(lambda partition, name: (partition.topic, source_of(name)) == group[:2])
-        for pending in dict.fromkeys([*self.requests.values(), *self.rounds.values()]):
-            if not pending.done and pending.reads(group.topic, group.name):
-                effects += pending.on_group_deleted(self, topic, now)
-        return effects
-
-    def take_in_topic(self, topic: Topic, now: Now) -> list[Effect]:
-        """Merge a register that a peer has, and carry out its consequences: partitions begin, or end."""
-        before = self.catalogue.register_named(topic.name)
-        ours = self.catalogue.topics.get(topic.id)
-        merged = self.catalogue.take_topic(topic)
-        if merged is None:
-            return []
-        self.state.clock.merge(max(topic.stamp, last_change(topic.labels)).time)
-        if not merged.deleted and merged.layout != (ours.layout if ours is not None else None):
-            self.peer_groups.discard(topic.id)
-            effects = self.put_layout(merged)
-            effects += self.end_rounds(ours, merged, now) if ours is not None else []
-        else:
-            effects = self.put_register(merged, ours)
-        there = before if before is not None and not before.deleted else merged
-        for over in dict.fromkeys((there, merged)):
-            if self.catalogue.is_deleted(over.id):
-                effects += self.end_topic(over, now)
-        effects += self.make_replicas((merged,), now)
-        return effects + pack_deleted(self.state)
-
-    def make_replicas(self, topics: Iterable[Topic], now: Now) -> list[Effect]:
-        """Make a replica of each partition whose replica set, or list of sources, has this node.
-
-        In quarantine, it asks for its holds. A layout that is not durable here yet counts once it is.
-        """
-        made = False
-        for topic in topics:
-            registers = self.catalogue.group_registers(topic.id)
-            groups = dict.fromkeys([register.name for register in registers if not register.deleted])
-            waits = self.is_adopting(topic)
-            for register in registers:
-                if register.limited is not None and not waits:
-                    self.limiting.limit(register, now, self.parking.lines)
-            for number, members in enumerate(topic.replicas):
-                partition = PartitionId(topic.id, number)
-                replica = self.kept(partition) if self.sources else self.replicas.get(partition)
-                if replica is not None:
-                    replica.alter(topic, now)
-                elif waits:
-                    continue
-                elif self.state.me in members or (
-                    topic.layout and self.state.me in topic.learners_of(number)
-                ):
-                    replica = self.replicas[partition] = Replica(self.state, topic, partition)
-                    if partition in self.slots:
-                        replica.trust_slot(self.slots[partition])
-                    self.hold_recovery.await_holds(replica, now)
-                    made = True
-                    replica.views.begin(groups)
-                elif topic.layout is not None and self.make_source(topic, partition):
-                    self.sources[partition].views.begin(groups)
-        self.join_soon(now)
-        return self.ask_for_holds(now) if made and self.hold_recovery.awaited else []
-
-    def take_in_cluster(self, layout: ClusterLayout, now: Now) -> list[Effect]:
-        """Take over a layout that was chosen, if it is newer: one with other voters once it is durable here."""
-        if not self.catalogue.is_newer(layout) or layout in self.adopting:
-            return []
-        if layout.epoch != self.catalogue.cluster.epoch:
-            # After a crash this node's answers would count for the old voters again.
-            return [Persist((ClusterPut(layout),), (self.when_durable(ClusterAdopted(layout)),))]
-        return [*self.use_cluster(layout, now), Persist((ClusterPut(layout),))]
-
-    def use_cluster(self, layout: ClusterLayout, now: Now) -> list[Effect]:
-        """Act upon a layout of the cluster: peers come and go. One that is removed hears it before its link ends."""
-        before = self.catalogue.cluster.present
-        self.catalogue.take_cluster(layout)
-        self.state.clock.merge(layout.made.time)
-        self.departure_is_due = self.state.standing != MemberState.JOINED
-        effects: list[Effect] = []
-        for peer in before:
-            if not self.catalogue.cluster.is_member(peer) and self.state.on_link_down(peer):
-                effects.append(Send(peer, m.PutCluster(0, layout)))
-        for peer in self.catalogue.cluster.present:
-            if peer not in before and peer != self.state.me:
-                self.state.at(now.mono + self.rng.random() * self.config.sync_interval, ("sync", peer))
-        return effects
-
-    def take_in_chosen(self, value: Value, now: Now) -> list[Effect]:
-        """Take in a value that was just chosen. A layout is not adopted before a majority of the nodes has it."""
-        if isinstance(value, Topic):
-            return self.take_in_topic(value, now)
-        if isinstance(value, Group):
-            return self.take_in_group(value, now)
-        if isinstance(value, ClusterLayout):
-            return self.take_in_cluster(value, now)
-        topic = self.catalogue.topics.get(value.topic)
-        return self.take_in_topic(topic._replace(next_layout=value), now) if topic is not None else []
-
-    def end_rounds(self, ours: Topic, merged: Topic, now: Now) -> list[Effect]:
-        """End the rounds of requests about partitions whose slots have changed: fewer and fewer nodes answer them."""
-        moved = tuple(
-            PartitionId(ours.id, number)
-            for number in range(ours.partitions)
-            if ours.epoch_of(number) != merged.epoch_of(number)
-        )
-        effects: list[Effect] = []
-        for pending in dict.fromkeys([*self.requests.values(), *self.rounds.values()]):
-            if not pending.done and moved:
-                effects += pending.on_moved(self, moved, now)
-        return effects
-
-    def adopt(self, topic: Topic, now: Now) -> list[Effect]:
-        """Move this node's replicas to the sets of a layout that is durable here."""
-        if self.catalogue.is_deleted(topic.id):
-            return []
-        departed, effects = self.take_layout(topic, now)
-        for partition in departed:
-            for pending in list(self.requests.values()):
-                if not pending.done:
-                    effects += pending.on_left(self, partition, now)
-            self.replicas.pop(partition)
-        self.state.drop_fetchers(lambda partition, _: partition in departed)
-        effects += self.make_replicas((self.catalogue.topics[topic.id],), now)
-        return effects + (self.ask_for_holds(now) if self.hold_recovery.awaited else [])
-
-    def ask_for_holds(self, now: Now) -> list[Effect]:
-        """Ask all peers for the holds of replicas in quarantine."""
-        return [
-            effect
-            for peer in self.state.links
-            for effect in self.hold_recovery.ask(self.state, self.replicas, peer, now, afresh=True)
-        ]
-
-    def end_topic(self, topic: Topic, now: Now) -> list[Effect]:
-        """End requests and drop replicas (DELETE). The journal's records of them mean nothing from here on."""
-        effects: list[Effect] = []
-        for table in (self.replicas, self.sources):
-            for partition in [each for each in table if each.topic == topic.id]:
-                effects += discarded(table.pop(partition))
-        self.state.producer_ids.pop(topic.id, None)
-        self.state.names.pop(topic.id, None)
-        self.catalogue.drop_groups(topic.id)
-        self.peer_groups.discard(topic.id)
-        self.limiting.drop(topic.id)
-        self.state.drop_fetchers(lambda partition, _: partition.topic == topic.id)
-        for pending in dict.fromkeys([*self.requests.values(), *self.rounds.values()]):
-            if not pending.done and pending.concerns(topic.id):
-                effects += pending.on_deleted(self, topic, now)
-        return effects
-
-    def put_topic(self, sender: NodeId, message: m.PutTopic, now: Now) -> list[Effect]:
-        """Merge a topic's register and some groups' registers, to be kept (in a round), or as news (round 0).
-
-        A sender behind the times gets the newer register.
-        """
-        number, topic, groups, _ = message
-        newest = self.catalogue.register_named(topic.name)
-        known, epoch = self.state.register_vector(), self.state.voting_epoch
-        if newest is not None and newest.deletions > topic.deletions:
-            if number:
-                reply = m.PutReply(
-                    number, Code.DELETED, f"topic {topic.name!r} was deleted", newest, None, known, epoch
-                )
-                return [Persist((), (Send(sender, reply),))]
-            return [Send(sender, m.PutTopic(0, newest))]
-        effects = self.take_in_topic(topic, now)
-        effects += [effect for group in groups for effect in self.take_in_group(group, now)]
-        effects += self.take_in_packed(message.packed, now)
-        merged = self.catalogue.register_with(topic.id, topic.name)
-        assert merged is not None, "it was merged a moment ago"
-        if number:
-            stamps = (topic.stamp, last_change(topic.labels))
-            promised = self.state.promised((topic.id, ""), *stamps)
-            more = merged if merged != topic else None
-            reply = m.PutReply(number, "", "", more, None, known, epoch, promised)
-            return [*effects, Persist((), (Send(sender, reply),))]
-        if (merged.deleted and not topic.deleted) or merged.layout_known > topic.layout_known:
-            return [*effects, Send(sender, m.PutTopic(0, merged))]
-        return effects
-
-    def put_group(self, sender: NodeId, message: m.PutGroup, now: Now) -> list[Effect]:
-        """Merge a group's register, to be kept, or as news (round 0). An older one is answered with the newer one."""
-        number, group, partitions, layout = message
-        if not number:
-            effects = self.take_in_group(group, now)
-            merged = self.catalogue.group(group.topic, group.name) or group
-            return effects if merged == group else [*effects, Send(sender, m.PutGroup(0, merged))]
-        topic = self.catalogue.topics.get(group.topic)
-        if topic is None or not self.state.trusted:
-            code = Code.UNKNOWN_TOPIC if self.state.trusted else Code.NOT_TRUSTED
-            return [Send(sender, m.PutReply(number, code, "", None, None))]
-        known, epoch = self.state.register_vector(), self.state.voting_epoch
-        if topic.deleted:
-            reply = m.PutReply(number, Code.DELETED, "", topic, None, known, epoch)
-            return [Persist((), (Send(sender, reply),))]
-        effects = self.take_in_group(group, now)
-        merged = self.catalogue.group(group.topic, group.name) or group
-        more = topic if topic.all_partitions > partitions or topic.layout_known > layout else None
-        promised = self.state.promised((group.topic, group.name), group.pause.stamp, group.limit.stamp)
-        reply = m.PutReply(number, "", "", more, merged if merged != group else None, known, epoch, promised)
-        return [*effects, Persist((), (Send(sender, reply),))]
-
-    def take_in_registers(self, sender: NodeId, registers: m.SyncTopics, now: Now) -> list[Effect]:
-        """Merge the registers that a peer has."""
-        topics, groups, packed = registers
-        effects = [effect for topic in topics for effect in self.put_topic(sender, m.PutTopic(0, topic), now)]
-        effects += [effect for group in groups for effect in self.take_in_group(group, now)]
-        return effects + self.take_in_packed(packed, now)
-
-    def take_in_packed(self, packed: bytes, now: Now) -> list[Effect]:
-        """Merge packed registers of deleted names that a peer has."""
-        registers, effects = keep_packed(self.state, self.replicas, packed)
-        for register in registers:
-            if isinstance(register, Group):
-                effects += self.take_in_group(register, now)
-            else:
-                effects += self.take_in_topic(register, now)
-        return effects
 
     def check(self, now: Now) -> None:
         self.state.check()

@@ -12,6 +12,7 @@ from quorumq.core import messages as m
 from quorumq.core.cluster.deleted_names import PAGES, topic_of
 from quorumq.core.cluster.rounds import RegisterRound, Round
 from quorumq.core.messages.effects import Effect, Reply, Send
+from quorumq.core.requests import merging
 from quorumq.core.requests.context import Context, Pending
 from quorumq.core.values.errors import Code
 from quorumq.core.values.types import Incarnation, NodeId, Now, PartitionId, Stamp, Topic, Value
@@ -163,9 +164,11 @@ class Coordinator(Pending):
         A register may say that the topic was deleted: then this request may be over.
         """
         round_ = self.rounds[message.round]
-        effects = [effect for topic in message.topics for effect in context.take_in_topic(topic, now)]
-        effects += [effect for group in message.groups for effect in context.take_in_group(group, now)]
-        effects += context.take_in_packed(message.packed, now)
+        effects = [
+            effect for topic in message.topics for effect in merging.take_in_topic(context, topic, now)
+        ]
+        effects += merging.take_in_groups(context, message.groups, now)
+        effects += merging.take_in_packed(context, message.packed, now)
         if message.more and message.page:
             ask = m.RegistersRequest(round_.number, (), (topic_of(message.packed),), (), "", message.page)
             return [*effects, Send(sender, ask)], 0

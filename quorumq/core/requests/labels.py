@@ -12,6 +12,7 @@ from typing import Any
 from quorumq.core import messages as m
 from quorumq.core.cluster.labels import last_change, merge_labels, size_of, why_no_capacity
 from quorumq.core.messages.effects import Effect
+from quorumq.core.requests import merging
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.promising import ask_for_promises, ask_later, is_outbid, overtaken
 from quorumq.core.requests.proposing import wait_for_stamp
@@ -103,7 +104,7 @@ class LabelsCoordinator(TopicCoordinator):
     def on_written(self, context: Context, now: Now) -> list[Effect]:
         """Answer with what was written: newer labels that its answers bring may be at one node only."""
         if self.merged.deleted:
-            return context.take_in_topic(self.merged, now) + self.on_replaced(context, now)
+            return merging.take_in_topic(context, self.merged, now) + self.on_replaced(context, now)
         if self.stamp is not None and is_outbid(context, (self.topic.id, ""), self.stamp):
             self.topic = self.merged
             return ask_later(self, context, self.writes, now)

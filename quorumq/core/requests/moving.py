@@ -12,6 +12,7 @@ from quorumq.core.cluster.raising import present_placement
 from quorumq.core.cluster.rounds import Round
 from quorumq.core.cluster.topics import check_move, with_layout
 from quorumq.core.messages.effects import Effect
+from quorumq.core.requests import merging
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.promising import overtaken
 from quorumq.core.requests.proposing import PROPOSALS_MAX, Proposer
@@ -191,7 +192,7 @@ class LayoutCoordinator(TopicCoordinator):
             return self.finish(context, m.TopicReply(merged))
         if not merged.deleted and merged.layout_known == self.topic.layout_known:  # else others are ahead
             merged = with_layout(merged, self.topic.next_layout)._replace(next_layout=None)
-        effects = context.take_in_topic(merged, now)  # a deletion ends this request
+        effects = merging.take_in_topic(context, merged, now)  # a deletion ends this request
         return effects + ([] if self.done else self.start(context, now))
 
     def on_moved(self, context: Context, moved: tuple[PartitionId, ...], now: Now) -> list[Effect]:

@@ -13,6 +13,7 @@ from typing import Final
 
 from quorumq.core import messages as m
 from quorumq.core.messages.effects import Effect
+from quorumq.core.requests import merging
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.coordinator import late
 from quorumq.core.requests.promising import ask_for_promises, ask_later, is_outbid, overtaken
@@ -114,7 +115,7 @@ class PauseCoordinator(GroupChange):
             return effects + self.start(context, now)
         changed = self.with_setting(known, self.stamp)
         self.written = self.setting(changed)
-        effects += context.take_in_group(changed, now)
+        effects += merging.take_in_group(context, changed, now)
         return effects + self.write(context, now)
 
     def on_registered(self, context: Context, topic: bytes, now: Now) -> list[Effect]:

@@ -18,6 +18,7 @@ from quorumq.core.cluster.rounds import Round
 from quorumq.core.messages import Accept, Prepare, ProposalReply, PutTopic
 from quorumq.core.messages.effects import Effect, Persist, Send
 from quorumq.core.messages.records import DecisionPut
+from quorumq.core.requests import merging
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.coordinator import Coordinator
 from quorumq.core.values.errors import Code
@@ -66,7 +67,7 @@ def vote(context: Context, sender: NodeId, message: Prepare | Accept, now: Now) 
         if topic.deleted or is_refused(message, topic):
             return [Persist((), (Send(sender, _reply(context, message.round, None, topic, None)),))]
         if isinstance(message, Prepare) and message.base is not None:
-            effects = context.take_in_group(message.base, now)
+            effects = merging.take_in_group(context, message.base, now)
     chosen = context.catalogue.outcome_of(instance)
     if chosen is not None:
         topic = chosen if isinstance(chosen, Topic) else None
@@ -232,12 +233,12 @@ class Proposer:
             return self._teach(owner, context, round_, sender), False
         if message.cluster is not None:
             self.close(owner, context)
-            return context.take_in_cluster(message.cluster, now), not owner.done
+            return merging.take_in_cluster(context, message.cluster, now), not owner.done
         if message.topic is not None or message.group is not None:
             self.close(owner, context)
-            effects = context.take_in_topic(message.topic, now) if message.topic is not None else []
+            effects = merging.take_in_topic(context, message.topic, now) if message.topic is not None else []
             if message.group is not None:
-                effects += context.take_in_group(message.group, now)
+                effects += merging.take_in_group(context, message.group, now)
             return effects, not owner.done
         theirs = message.decision
         if message.error == Code.CONFLICT:
@@ -258,7 +259,7 @@ class Proposer:
         if self.value is None:
             return self._on_promised(owner, context, round_, now), False
         self.close(owner, context)
-        return context.take_in_chosen(self.value, now), not owner.done
+        return merging.take_in_chosen(context, self.value, now), not owner.done
 
     def _on_promised(self, owner: Coordinator, context: Context, round_: Round, now: Now) -> list[Effect]:
         """Propose, or wait for more promises if the value to propose was refused.

@@ -25,6 +25,7 @@ from quorumq.core.cluster.topics import (
     with_replicas,
 )
 from quorumq.core.messages.effects import Effect, Send
+from quorumq.core.requests import merging
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.coordinator import Coordinator
 from quorumq.core.requests.promising import (
@@ -164,7 +165,7 @@ class TopicCoordinator(Coordinator):
             return self.bury(context, merged, now)
         effects: list[Effect] = []
         if names_sets(merged):  # these need not be kept any more
-            effects = context.take_in_topic(closed(merged._replace(buried=True)), now)
+            effects = merging.take_in_topic(context, closed(merged._replace(buried=True)), now)
         return effects + ([] if self.done else self.on_buried(context, now))
 
     def on_buried(self, context: Context, now: Now) -> list[Effect]:
@@ -240,7 +241,7 @@ class ChangeCoordinator(TopicCoordinator):
         if self.step == "bury":
             return super().on_written(context, now)
         if self.merged.deleted:
-            return context.take_in_topic(self.merged, now) + self.on_replaced(context, now)
+            return merging.take_in_topic(context, self.merged, now) + self.on_replaced(context, now)
         if self.step == "carry":
             return self.carry(context, now)
         if self.step == "change" and self.merged.partitions < (self.requested.partitions or 0):

@@ -24,6 +24,7 @@ from quorumq.core import messages as m
 from quorumq.core.cluster.rounds import Round, majority_of
 from quorumq.core.cluster.topics import required_sets
 from quorumq.core.messages.effects import Effect, Send
+from quorumq.core.requests import merging
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.coordinator import Coordinator, late
 from quorumq.core.requests.promising import note_promised
@@ -180,7 +181,7 @@ class Registration(Coordinator):
             return []
         group = self.skipping.group._replace(latest=Latest.BEGUN)
         self.skipping = None
-        effects = context.take_in_group(group, now)
+        effects = merging.take_in_group(context, group, now)
         return effects if self.done else effects + self.start(context, now)
 
     def _on_put(
@@ -198,9 +199,9 @@ class Registration(Coordinator):
                 Send(sender, self._put(context, round_.number, self.written)),
             ]
         note_promised(context, (self.topic, self.name), message.promised)
-        effects = context.take_in_topic(message.topic, now) if message.topic is not None else []
+        effects = merging.take_in_topic(context, message.topic, now) if message.topic is not None else []
         if not self.done and message.group is not None:
-            effects += context.take_in_group(message.group, now)
+            effects += merging.take_in_group(context, message.group, now)
         if self.done:  # the topic was deleted
             return effects
         round_.hear(sender, incarnation)
