@@ -8,6 +8,7 @@ from typing import Any
 from quorumq.core.partition import attempts
 from quorumq.core.partition.attempts import Attempts
 from quorumq.core.partition.choice import Choice
+from quorumq.core.requests import lots
 from quorumq.core.requests.fetch import FetchCoordinator
 from sim.explorer.scenario import Budget, Scenario
 from sim.rules.rule import Rule
@@ -107,6 +108,6 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "idle-clients-get-suspects",
         "a client that has nothing in hand gets a suspect, where there is one",
-        ((FetchCoordinator, "_turns", lambda self, _: [(number, False) for number in self.partitions]),),
+        ((lots, "turns", lambda _, request, partitions, *__, idle: [(it, False) for it in partitions]),),
     ),
 )

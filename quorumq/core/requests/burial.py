@@ -91,7 +91,7 @@ class Burial(FetchCoordinator):
         self, context: Context, round_: HoldRound, span: Span, attempts: Attempts, now: Now
     ) -> list[Effect]:
         """Give the message back, with the voters' count of its attempts, because they do not call it dead."""
-        effects = self._learn(round_, span, attempts, now) if attempts != NO_ATTEMPTS else []
+        effects = round_.learn(self.request.group, span, attempts, now) if attempts != NO_ATTEMPTS else []
         self.conflict = True  # stop here: the same message would be chosen again
         return effects + context.releases.everywhere(
             [m.Released(round_.partition, self.request.group, round_.owner, (span,))], now

@@ -22,6 +22,10 @@ class Won(NamedTuple):
     lot: int = 0  # most expired messages that may come with it; 0: any others (`attempts.lot_of`)
     interruptions: int = 0  # number of interrupted deliveries before this one
 
+    def released(self, group: str) -> Released:
+        """Return them in the form in which they are given back."""
+        return Released(self.partition, group, self.owner, (self.span,))
+
 
 def released_of(part: Slice) -> list[Released]:
     """Return the messages that a slice delivers, in the form in which they are given back."""

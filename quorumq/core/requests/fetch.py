@@ -19,6 +19,7 @@ from quorumq.core.partition import fate
 from quorumq.core.partition.attempts import NO_ATTEMPTS, Attempts, is_exhausted
 from quorumq.core.partition.choice import Picked, Terms
 from quorumq.core.partition.replica import Replica
+from quorumq.core.requests import lots
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.dead_lettering import DeadLettering
 from quorumq.core.requests.deliveries import Won, add_slices
@@ -100,7 +101,7 @@ class FetchCoordinator(GroupReader):
             began, self.tried = context.state.round_count, True
             effects += self._start_rounds(context, now)
             if context.state.round_count == began and not (over and self.tried):
-                self.hinted = not self.won and self._take_hint(context, now)
+                self.hinted = not self.won and self._is_hinted(context, now)
                 return effects + self.answer(context, now) if self.hinted else effects
         return effects
 
@@ -115,51 +116,18 @@ class FetchCoordinator(GroupReader):
 
         The voters said which they are. Our own replica has learned it, and will not take them for first-timers again.
         """
-        lot, self.lot = self.lot, []
         effects: list[Effect] = []
-        capacity = self.request.max_messages if self.request.idle and not self.won else 0
-        for won in lot:
-            producer_id, start, stop = won.span
-            capacity = min(capacity, won.lot - self.won_messages)
-            if capacity > 0:
-                count = min(capacity, stop - start)
-                self._keep(context, won._replace(span=Span(producer_id, start, start + count)))
-                start += count
-                capacity -= count
-            if start < stop:
-                spans = (Span(producer_id, start, stop),)
-                given = m.Released(won.partition, self.request.group, won.owner, spans)
-                effects += context.releases.everywhere([given], now)
+        if self.lot:
+            idle = self.request.idle and not self.won
+            kept, others = lots.divide(self.lot, self.request.max_messages if idle else 0)
+            self.lot = []
+            for won in kept:
+                self._keep(context, won)
+            for won in others:
+                effects += context.releases.everywhere([won.released(self.request.group)], now)
         if self.won and self.won[0].lot:  # a client with the hint has come, or need not
-            for partition in self.partitions:
-                context.replicas[partition].group(self.request.group).suspects.hint_after = 0.0
+            lots.end_hint(context, self.request, self.partitions)
         return effects
-
-    def _turns(self, context: Context) -> list[tuple[PartitionId, bool]]:
-        """List the partitions to look at, each with True for suspects: from ``first`` on, for first-timers.
-
-        If the client is idle, partitions with suspects older than the oldest first delivery come first, and other
-        suspects last, so that neither kind is overtaken by younger messages. A client that had a lot of suspects gets
-        first deliveries next, so that a crash of many does not delay all others.
-        """
-        at = self.first % len(self.partitions) if self.partitions else 0
-        turns = [(partition, False) for partition in self.partitions[at:] + self.partitions[:at]]
-        if not self.request.idle or self.won:
-            return turns
-        suspects: list[tuple[int, PartitionId]] = []
-        oldest: list[int] = []
-        for partition, _ in turns:
-            view = context.replicas[partition].group(self.request.group)
-            if (ms := view.suspects.oldest_ms) is not None:
-                suspects.append((ms, partition))
-            if (ms := view.available.oldest_ms) is not None:
-                oldest.append(ms)
-        if not suspects:
-            return turns
-        suspects.sort(key=lambda item: item[0])
-        until = min(oldest, default=suspects[-1][0] + 1) if not (oldest and self.request.had_lot) else 0
-        early = [(partition, True) for ms, partition in suspects if ms < until]
-        return [*early, *turns, *((partition, True) for _, partition in suspects[len(early) :])]
 
     def _start_rounds(self, context: Context, now: Now) -> list[Effect]:
         """Choose first-timers from each partition in turn until the limits are reached, or one lot of suspects.
@@ -173,7 +141,8 @@ class FetchCoordinator(GroupReader):
         runs = limits.RUNS_PER_STEP
         again = float("inf")
         company: int | None = None  # messages in the lot that is being chosen
-        for partition, suspects in self._turns(context):
+        idle = self.request.idle and not self.won
+        for partition, suspects in lots.turns(context, self.request, self.partitions, self.first, idle=idle):
             kind_changes = context.state.round_count != began and suspects != (company is not None)
             if min(messages, size, runs) <= 0 or kind_changes:
                 break
@@ -362,7 +331,7 @@ class FetchCoordinator(GroupReader):
                 if exhausted and round_.is_majority(exhausted):
                     buried.append((span, attempts, "max-deliveries"))
                 elif exhausted & ~mine and not exhausted & mine and is_exhausted(attempts, most):
-                    effects += self._learn(round_, span, attempts, now)
+                    effects += round_.learn(self.request.group, span, attempts, now)
                     lost.append(span)  # to be asked for again, with the count that others know of
                 elif expired and round_.is_expired(expired):
                     buried.append((span, attempts, "expired"))
@@ -434,19 +403,10 @@ class FetchCoordinator(GroupReader):
             if capacity:
                 self._keep(context, won._replace(span=Span(producer_id, start, start + capacity)))
             if stop - start > capacity:
-                rest = (Span(producer_id, start + capacity, stop),)
-                given = m.Released(round_.partition, self.request.group, round_.owner, rest)
-                effects += context.releases.everywhere([given], now)
+                rest = won._replace(span=Span(producer_id, start + capacity, stop))
+                effects += context.releases.everywhere([rest.released(self.request.group)], now)
         if attempts != NO_ATTEMPTS:
-            effects += self._learn(round_, span, attempts, now)
-        return effects
-
-    def _learn(self, round_: HoldRound, span: Span, attempts: Attempts, now: Now) -> list[Effect]:
-        """Teach our own replica how many attempts have ended: it may have missed some."""
-        effects: list[Effect] = []
-        for part, n in round_.redrives.within(span):
-            counted = m.Counted(part, n, attempts.ended, round_.generation, *attempts[3:])
-            effects += round_.replica.learning.adopt_won(self.request.group, round_.owner, counted, now)
+            effects += round_.learn(self.request.group, span, attempts, now)
         return effects
 
     def _keep(self, context: Context, won: Won) -> None:
@@ -490,7 +450,7 @@ class FetchCoordinator(GroupReader):
             return self.fail(context, Code.TOO_FEW_REPLICAS, detail, 2, 1)
         until = max([won.expires for won in self.won], default=now.mono)
         context.releases.note_unsent(self.key, given, until)
-        hinted = self.hinted or self._take_hint(context, now)
+        hinted = self.hinted or self._is_hinted(context, now)
         reply = m.FetchReply(self.request.sent_at, self.request.hold_time, tuple(slices), hinted)
         return self.finish(context, reply) if slices or hinted else self.answer_empty(context, reply, now)
 
@@ -498,24 +458,8 @@ class FetchCoordinator(GroupReader):
         """Answer that nothing is ready here."""
         return self.finish(context, reply)
 
-    def _take_hint(self, context: Context, now: Now) -> bool:
-        """Return True if this client, which has messages in hand, is to learn that it would get suspects without them.
-
-        Then no other client of the group gets the hint for a hold time: else all would empty their hands at once.
-        """
-        if self.request.idle or self.unregistered or self.request.spans:
-            return False
-        views = [context.replicas[partition].group(self.request.group) for partition in self.partitions]
-        waiting = [view.suspects for view in views if view.suspects.batches]
-        if not waiting or any(now.mono < view.suspects.hint_after for view in views):
-            return False
-        times = [view.available.oldest_ms for view in views]
-        oldest = [ms for ms in times if ms is not None]
-        if oldest and all(ready.oldest_ms is None or min(oldest) <= ready.oldest_ms for ready in waiting):
-            return False
-        for ready in waiting:
-            ready.hint_after = now.mono + self.request.hold_time
-        return True
+    def _is_hinted(self, context: Context, now: Now) -> bool:
+        return not self.unregistered and lots.take_hint(context, self.request, self.partitions, now)
 
     def still_ours(self, replica: Replica, won: Won, now: Now) -> list[Span]:
         """Return the parts to deliver now: the deadline is ahead, the hold is this one, no tombstone has come."""
@@ -584,7 +528,7 @@ class FetchCoordinator(GroupReader):
     def _held(self) -> list[m.Released]:
         """Return the won and the requested messages: no reply was begun."""
         group = self.request.group
-        held = [m.Released(won.partition, group, won.owner, (won.span,)) for won in self.won + self.lot]
+        held = [won.released(group) for won in self.won + self.lot]
         for each in self.rounds.values():
             if isinstance(each, HoldRound):
                 held.append(m.Released(each.partition, group, each.owner, tuple(each.pending.items())))

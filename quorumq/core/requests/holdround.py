@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 from quorumq.core.cluster.buckets import suffice
 from quorumq.core.cluster.peers import Peers
 from quorumq.core.cluster.rounds import Round, Votes
-from quorumq.core.messages import Granted, Hold, HoldReply, SpanRecord, Want
+from quorumq.core.messages import Counted, Granted, Hold, HoldReply, SpanRecord, Want
+from quorumq.core.messages.effects import Effect
 from quorumq.core.partition.attempts import NO_ATTEMPTS, Attempts, greater
 from quorumq.core.partition.replica import Replica
 from quorumq.core.requests.deliveries import Won
@@ -223,6 +224,14 @@ class HoldRound(Round):
         """Return messages of the round as won; ``lot`` as in `Won`."""
         attempt, before = attempts.ended + 1, attempts.interruptions
         return Won(self.partition, span, n, self.generation, self.owner, attempt, self.expires, lot, before)
+
+    def learn(self, group: str, span: Span, attempts: Attempts, now: Now) -> list[Effect]:
+        """Teach our own replica how many attempts have ended: it may have missed some."""
+        effects: list[Effect] = []
+        for part, n in self.redrives.within(span):
+            counted = Counted(part, n, attempts.ended, self.generation, *attempts[3:])
+            effects += self.replica.learning.adopt_won(group, self.owner, counted, now)
+        return effects
 
     def is_won(self, yes: int, mine: int) -> bool:
         """Return True if a majority said OK (``yes``), this node (``mine``) included."""
