@@ -118,6 +118,11 @@ class Attempts:
         self.causes: dict[tuple[str, str], int] = {}
         self.refused: QuorumqError | None = None  # the last refusal that is the nodes' own, not the network's
         self.other = False  # there was another cause than refusals of that kind
+        self.failed = False  # the last reply is `Failed`
+        self.missing: NotFound | None = None  # the last answer of this round that there is no such thing
+        self.full: StorageFull | None = None  # the last refusal, as long as all are of this kind
+        self.refusing = False  # a node refused it for now
+        self.silent = False  # a node may have it, and did not answer
 
     def note(self, where: str, cause: str, *, sent: bool = False) -> None:
         """Note that ``where`` did not do it, for this reason."""
@@ -135,6 +140,36 @@ class Attempts:
             self.other = True
         else:
             self.refused = error
+
+    def take(self, where: str, request: m.ClientRequest, reply: m.ClientReply, error: QuorumqError) -> bool:
+        """Note an answer; raise it if it is the last word. Return True if an earlier attempt may have succeeded."""
+        self.failed = isinstance(reply, m.Failed)
+        if isinstance(error, NotFound):
+            self.note(where, str(error))
+            self.missing = error
+            return False
+        if self.sent and isinstance(request, m.Publish) and isinstance(error, UsageError):
+            # An earlier attempt may have stored it at replicas that this one did not ask.
+            self.note(where, str(error))
+            return True
+        if not isinstance(error, Unanswered | StorageFull | Busy):
+            raise error
+        self.full = error if isinstance(error, StorageFull) and (self.full or not self.refusing) else None
+        self.refusing = True
+        self.refuse(where, error)
+        return False
+
+    def end_round(self, seconds: float, *, writes: bool, waits_for_space: bool) -> None:
+        """Raise the error that the round shows, if to ask again is of no use. Else forget the round."""
+        if self.missing is not None and not self.refusing and not self.silent:
+            if not (writes and self.sent):
+                raise self.missing
+            if self.failed:  # a name of a topic or group that is gone stays so
+                raise self.error(seconds, writes=writes) from self.missing
+        if self.full is not None and not (waits_for_space or self.missing or self.sent):
+            raise self.full
+        self.missing = self.full = None
+        self.refusing = self.silent = False
 
     def error(self, seconds: float, *, writes: bool) -> QuorumqError:
         """Return the error to raise now that the time is over."""
@@ -446,16 +481,12 @@ class Nodes:
         attempts = Attempts(action)
         backoff = BACKOFF_MIN_S
         while True:
-            missing: NotFound | None = None
-            full: StorageFull | None = None
-            refused = silent = False
             pause = 0.0
             for address in self._order(only, first):
                 remaining = until - clock()
                 if remaining <= 0:
                     break
-                where = address
-                asked = False
+                where, asked = address, False
                 try:
                     connection = await self.connection(address, timeout=remaining, pool=pool)
                     where = f"{connection.welcome.node} ({address})"
@@ -468,19 +499,10 @@ class Nodes:
                 except Lost as exc:
                     if watch is not None and asked:
                         watch.answered(None, sent=exc.sent)
-                    self._doubted[address] = clock() + DOUBT_S
-                    self._stale.set()
-                    silent = silent or exc.sent
-                    attempts.note(where, exc.cause, sent=exc.sent)
-                    if not self._closed:
-                        self.log.info(
-                            ("lost", address), "%s: %s: %s; another node is asked", action, where, exc.cause
-                        )
+                    self._note_lost(address, where, exc, attempts)
                     continue
-                except (
-                    Unauthorized
-                ):  # its file of clients may not be that of the others yet: they are asked first
-                    self._doubted[address] = clock() + DOUBT_S
+                except Unauthorized:  # its file of clients may not be that of the others yet
+                    self._doubted[address] = clock() + DOUBT_S  # they are asked first
                     raise
                 self._doubted.pop(address, None)
                 if watch is not None:
@@ -490,35 +512,20 @@ class Nodes:
                     self.learn(reply)  # the next nodes to ask, but what it has is of the past
                     self._doubted[address] = clock() + DOUBT_S
                     attempts.note(where, f"node {reply.node} was removed from the cluster")
+                    attempts.failed = False
                     continue
                 if error is None:
                     if not only:
                         self._first = address
                     return Answered(reply, connection)
-                if isinstance(error, NotFound):
-                    attempts.note(where, str(error))
-                    missing = error
-                    continue
-                if attempts.sent and isinstance(request, m.Publish) and isinstance(error, UsageError):
-                    # An earlier attempt may have stored it at replicas that this one did not ask.
-                    attempts.note(where, str(error))
+                if attempts.take(where, request, reply, error):
                     raise attempts.error(clock() - began, writes=writes) from error
-                if not isinstance(error, Unanswered | StorageFull | Busy):
-                    raise error
-                full = error if isinstance(error, StorageFull) and (full or not refused) else None
-                refused = True
-                attempts.refuse(where, error)
-                self.log.info(("refused", address), "%s: %s: %s; it is tried again", action, where, error)
+                if not isinstance(error, NotFound):
+                    self.log.info(("refused", address), "%s: %s: %s; it is tried again", action, where, error)
                 if isinstance(error, Busy):  # so will others be, or it would be no quota
                     pause = error.delay
                     break
-            if missing is not None and not refused and not silent:
-                if not (writes and attempts.sent):
-                    raise missing
-                if isinstance(reply, m.Failed):  # a name of a topic or group that is gone stays so
-                    raise attempts.error(clock() - began, writes=writes) from missing
-            if full is not None and not (waits_for_space or missing or attempts.sent):
-                raise full
+            attempts.end_round(clock() - began, writes=writes, waits_for_space=waits_for_space)
             remaining = until - clock()
             if remaining <= pause:
                 raise attempts.error(timeout, writes=writes)
@@ -529,6 +536,16 @@ class Nodes:
                 raise attempts.error(clock() - began, writes=writes)
             await trio.sleep(min(remaining, self.rng.uniform(0.5, 1.0) * backoff))
             backoff = min(BACKOFF_MAX_S, 2 * backoff)
+
+    def _note_lost(self, address: str, where: str, lost: Lost, attempts: Attempts) -> None:
+        """Note that a node did not answer: for the error, for the order of the next round, and in the log."""
+        self._doubted[address] = self._time() + DOUBT_S
+        self._stale.set()
+        attempts.silent = attempts.silent or lost.sent
+        attempts.note(where, lost.cause, sent=lost.sent)
+        if not self._closed:
+            text = "%s: %s: %s; another node is asked"
+            self.log.info(("lost", address), text, attempts.action, where, lost.cause)
 
     def _order(self, only: Sequence[str], first: str) -> Iterator[str]:
         """Yield nodes in the order to ask: the one that answered last, those connected, the others, the uncertain."""
