@@ -77,7 +77,9 @@ def compare(
     pages = [record for record in records if isinstance(record, DeletedPage)]
     ignored = {record.number for record in batches if record.age_ms < 0}
     unwritten = core.context.peers.positions.fresh
-    over = now.mono + TIMES_WITHIN_S if times else math.inf  # claims end with their time, which a set clock moves
+    over = (
+        now.mono + TIMES_WITHIN_S if times else math.inf
+    )  # claims end with their time, which a set clock moves
     here = known_of(core, unwritten, over)
     if not durable and not core.state.trusted:
         del here["trusted"]
