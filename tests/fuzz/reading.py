@@ -38,7 +38,7 @@ class Taking(Inbound):
             trace=SimpleNamespace(on=False),
             driver=nothing,
             turns=nothing,
-            capacity=nothing,
+            intake=nothing,
             changes=Changes(log),
             producer_clocks=ProducerClocks(log),
             shares=Shares(lambda: 0.0),

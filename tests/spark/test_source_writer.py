@@ -171,7 +171,7 @@ def test_the_examples_of_the_manual_run(
         "10.0.0.1:7401,10.0.0.2:7401": ",".join(cluster.addresses),
         "10.0.0.1:7401": cluster.addresses[0],
         "9f0c…": dead.record.death.fingerprint,
-        "/var/lib/letters": str(tmp_path / "letters"),
+        "/var/lib/deaths": str(tmp_path / "deaths"),
     }
     text = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
     snippets = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
@@ -187,7 +187,7 @@ def test_the_examples_of_the_manual_run(
     assert [it.record.n for it in trio.run(peeked, "orders", "ready")] == [1], "redriven"
     assert len(trio.run(peeked, "mails", "ready")) == 1, "published"
     followed = pq.read_table(
-        [*(tmp_path / "letters").glob("*.parquet")], columns=["topic", "reason"]
+        [*(tmp_path / "deaths").glob("*.parquet")], columns=["topic", "reason"]
     ).to_pylist()
     assert {"topic": "orders", "reason": "rejected"} in followed
 
