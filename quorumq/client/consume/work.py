@@ -348,7 +348,7 @@ class Pool:
             interrupted = is_told or isinstance(ended, KeyboardInterrupt)
             if not interrupted:
                 log.error("the handler ends this process at %r by %s", message, line_of(leaf_of(ended)))
-                self._handling.cancel()  # else another slot could take the message as soon as it is given back
+                self._handling.cancel()  # else another worker could take the message as soon as it is given back
             # A thread cannot be stopped and may still work on the message: it stays held until its hold is over.
             has_ended = task.is_async or not isinstance(leaf_of(ended), trio.Cancelled | KeyboardInterrupt)
             if has_ended and message.outcome is None:
