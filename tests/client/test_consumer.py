@@ -686,6 +686,21 @@ async def test_a_fetch_returns_messages_of_the_partitions_that_answer_and_raises
             await client.fetch("jobs", "h", ids=[*ids, lost], timeout=3.0)
 
 
+async def test_a_fetch_pauses_between_its_attempts_if_no_replica_set_answers() -> None:
+    """Without pauses it would use a whole core, and the time of this test would stand still."""
+    async with one_replica_each() as (cluster, client, there):
+        await client.fetch("jobs", "g", max_messages=100, min_messages=len(there), max_wait=2.0)
+
+        async def cut_off() -> None:
+            await trio.sleep(1.0)
+            await cluster.cut_off()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(cut_off)
+            with pytest.raises(TooFewReplicas, match="fetch from"):
+                await client.fetch("jobs", "g", max_wait=5.0, timeout=8.0)
+
+
 async def test_a_fetch_that_can_never_work_is_raised() -> None:
     async with jobs() as (_, client):
         async with client.consumer("jobs", "g", hold_time=61.0) as consumer:

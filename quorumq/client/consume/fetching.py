@@ -346,11 +346,12 @@ class Gathering:
         return len(self.sets) > 1 and not self.sets[0].spans
 
     async def _fetch(self, where: ReplicaSet) -> tuple[m.FetchReply, Connection]:
-        """Fetch from a replica set. If there are others, ask each of its nodes once, or for a part of the timeout."""
+        """Fetch from a replica set. If others answer, ask each of its nodes once, or else for a part of the timeout."""
         context, reader, wait = self.context, self.reader, self._wait()
         once = False
         if self._has_others():
-            once = self._quiet < len(self.sets) or context.clock() < self.until
+            early = self._quiet < len(self.sets) or context.clock() < self.until
+            once = early and len(self._failed) < len(self.sets)  # else `Nodes.ask` pauses between its rounds
             remaining = max(self._ends - context.clock(), LAST_S)
             reader = reader._replace(timeout=min(remaining, wait + context.nodes.attempt_timeout))
         return await fetch_from(
