@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 
 from quorumq.core import messages as m
@@ -23,9 +25,9 @@ def few(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(limits, "LISTED_PER_STEP", 8)
     steps: list[int] = []
 
-    def counted(batches: Batches, after: Span | None) -> bool:
+    def counted(batches: Batches, after: Span | None, recorded: Iterable[ProducerId] = ()) -> bool:
         before = len(batches.listed) if after is not None and batches.listed is not None else 0
-        done = list_some(batches, after)
+        done = list_some(batches, after, recorded)
         assert batches.listed is not None
         steps.append(len(batches.listed) - before)
         return done

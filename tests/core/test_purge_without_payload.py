@@ -15,8 +15,10 @@ from tests.core.network import wipe
 from tests.core.steps import (
     DEATH,
     check_failed,
+    dead_entries,
     drained,
     fetch,
+    opened,
     outcomes,
     peek,
     published,
@@ -106,3 +108,30 @@ def test_messages_that_were_reclaimed_stay_purged_though_a_replica_brings_them_b
     assert listed.items == ()
     cluster.hear_all(20)
     assert spans(cluster.ask("a", fetch("late"))) == ([(0, 10)] if how == "neither" else [])
+
+
+@pytest.mark.parametrize("redriven", [False, True])
+def test_a_replica_with_a_record_alone_reports_it_to_a_purge(redriven: bool) -> None:
+    """The payload is only at a so far. The REJECT and the REDRIVE reach a and b, and the PURGE asks b and c."""
+    cluster = Cluster()
+    topic, producer_id = opened(cluster)
+    cluster.drop = lambda sender, to, message: (
+        isinstance(message, m.Store | m.SyncDigests | m.SyncState)
+        or (to == "c" and isinstance(message, m.Reject | m.Merge))
+    )
+    cluster.submit("a", m.Publish(cluster.batch(topic, producer_id, 0, [b"0"])))
+    got = receipts(cluster.ask("a", fetch()))
+    assert outcomes(cluster.ask("a", m.RejectRequest(got, death=DEATH))) == ["ok"]
+    group, state = "g!dead", "dead"
+    if redriven:
+        again = m.RedriveRequest("jobs", 0, "g", dead_entries(cluster))
+        assert outcomes(cluster.ask("a", again)) == ["ok"]
+        group, state = "g", "ready"
+    cluster.drop = lambda sender, to, message: (
+        isinstance(message, m.Store | m.SyncDigests | m.SyncState)
+        or (to == "a" and isinstance(message, m.ReplicaList))
+    )
+    assert peek(cluster, node="c") == [(0, 1, state)]
+    assert cluster.ask("c", m.PurgeRequest("jobs", 0, group)) == m.PurgeReply(1)
+    cluster.hear_all(10)
+    assert spans(cluster.ask("b", fetch())) == spans(cluster.ask("b", fetch("g!dead"))) == []

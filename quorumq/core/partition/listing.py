@@ -25,7 +25,8 @@ from quorumq.core.partition.lease import FREE, NO_BALLOTS
 from quorumq.core.partition.stored import StoredBatch
 from quorumq.core.values import limits
 from quorumq.core.values.deadnames import DEAD_SUFFIX
-from quorumq.core.values.spans import SpanSet
+from quorumq.core.values.spanlists import subtract
+from quorumq.core.values.spans import SpanMap, SpanSet
 from quorumq.core.values.types import STAMP_ZERO, Kind, Now, ProducerId, Record, Span, record_rank
 
 PEEK_BYTES_MAX = limits.MIB
@@ -146,16 +147,19 @@ def replica_list_of(
 ) -> tuple[tuple[Peeked, ...], Span | None]:
     """ReplicaList: return the group's state of every message known here, payload or not, in the order of ids.
 
+    Messages with nothing here but a record that a purge settles are included.
+
     Returns:
         The states found, and the last span that was looked at; None if that is all.
     """
-    if not list_some(batches, message.after):
+    records = view.home.records
+    if not list_some(batches, message.after, records.runs):
         return (), message.after or FIRST
     items: list[Peeked] = []
     capacity, scanned = PEEK_BYTES_MAX, 0
     limit = max(1, min(message.limit, limits.PEEK_ITEMS_MAX))
     last = message.after
-    for part, batch in known_after(batches, last, requested=message.requested):
+    for part, batch in known_after(batches, records, last, requested=message.requested):
         for chunk, runs in view.chunks(part):
             if len(items) >= limit or capacity <= 0 or scanned > limits.REPLICA_LIST_SCAN_MAX:
                 return tuple(items), last
@@ -230,9 +234,11 @@ def append(items: list[Peeked], item: Peeked, first: int = 0) -> int:
 
 
 def known_after(
-    batches: Batches, after: Span | None, *, requested: bool = False
+    batches: Batches, records: SpanMap[Record], after: Span | None, *, requested: bool = False
 ) -> Iterator[tuple[Span, StoredBatch | None]]:
     """Yield the spans known here behind ``after``, in order, with their batch if it is here.
+
+    Messages with only a record are found in ``records``, the group's.
 
     Of what was reclaimed there is only what a group would read, and that only if it is ``requested``. It steps from run
     to run, however many numbers lie between them.
@@ -249,7 +255,21 @@ def known_after(
             for table in tables
             if producer_id in table.runs
         ]
+        if producer_id in records.runs:
+            recorded = recorded_only(batches, records, Span(producer_id, start, limits.NUMBERS_END))
+            gone += [((span, None) for span in recorded)] if recorded else []
         yield from heapq.merge(here, *gone, key=itemgetter(0)) if gone else here
+
+
+def recorded_only(batches: Batches, records: SpanMap[Record], span: Span) -> list[Span]:
+    """Return the parts of ``span`` that have an OPEN or DEAD record here, and are not known otherwise.
+
+    Why: a replica votes for a dead letter and for a redrive without payload, and that vote may be the only one that a
+    listing hears. Other records settle their messages for good.
+    """
+    unknown = subtract(span, batches.known_of(span))
+    recorded = (item for gap in unknown for item in records.within(gap))
+    return [part for part, record in recorded if record.kind in (Kind.OPEN, Kind.DEAD)]
 
 
 def known_spans(batches: Batches, after: Span | None) -> Iterator[Span]:
@@ -272,17 +292,17 @@ def known_spans(batches: Batches, after: Span | None) -> Iterator[Span]:
             yield span
 
 
-def list_some(batches: Batches, after: Span | None) -> bool:
+def list_some(batches: Batches, after: Span | None, recorded: Iterable[ProducerId] = ()) -> bool:
     """Put some more producer ids in order for the pages of a listing; return True if all are.
 
     A partition may have 250,000 of them, and a step has time for a part. The first page begins anew, with all producer
-    ids that have a known message then. Those that come later are missing in the pages to come: their messages were not
-    there when the first page was asked for.
+    ids that have a known message then, and the ``recorded`` ones. Later ones are missing in the pages that follow:
+    their messages were not there when the first page was asked for.
     """
     if after is None or batches.listed is None:
         batches.listed = SortedList()
         tables = (batches.present, batches.absent, batches.reclaimed)
-        batches.unlisted = [producer_id for table in tables for producer_id in table.runs]
+        batches.unlisted = [*recorded, *[producer_id for table in tables for producer_id in table.runs]]
     numbers = batches.unlisted[-limits.LISTED_PER_STEP :]
     del batches.unlisted[-limits.LISTED_PER_STEP :]
     batches.listed.update(numbers)
