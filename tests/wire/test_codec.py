@@ -229,11 +229,7 @@ def test_a_message_that_is_too_large_is_not_sent() -> None:
         encode_message(oversized)
 
 
-OF_NODES = [cls for cls in errors.error_classes().values() if cls.__module__ == errors.__name__]
-"""Errors of the core. Other packages add some of their own, which no node sends."""
-
-
-@pytest.mark.parametrize("cls", OF_NODES, ids=lambda cls: cls.code)
+@pytest.mark.parametrize("cls", list(errors.error_classes().values()), ids=lambda cls: cls.code)
 def test_errors_travel_by_code(cls: type[errors.QuorumqError]) -> None:
     if issubclass(cls, errors.Unanswered):
         error: errors.QuorumqError = cls("try again", needed=2, answered=1)
@@ -244,6 +240,14 @@ def test_errors_travel_by_code(cls: type[errors.QuorumqError]) -> None:
     )
     assert type(back) is cls
     assert str(back) == str(error)
+
+
+def test_an_application_may_make_subclasses_of_errors() -> None:
+    class OutOfPaper(errors.Transient):
+        """It shares the code of its base class."""
+
+    assert type(errors.error_from("transient", "later")) is errors.Transient
+    assert OutOfPaper not in errors.error_classes().values()
 
 
 # ------------------------------------------------------------------------------------ bytes from anywhere

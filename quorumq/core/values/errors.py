@@ -275,14 +275,17 @@ class OutcomeUnknown(Unanswered, Transient):
 
 
 def error_classes() -> dict[str, type[QuorumqError]]:
-    """Return every error of the tree by its code on the wire."""
+    """Return every error of the tree above by its code on the wire.
+
+    Why no others: subclasses of other modules, a caller's own included, come from no node.
+    """
     classes: dict[str, type[QuorumqError]] = {}
     todo: list[type[QuorumqError]] = [QuorumqError]
     while todo:
         cls = todo.pop()
         assert cls.code not in classes, f"two errors with the code {cls.code}"
         classes[cls.code] = cls
-        todo.extend(cls.__subclasses__())
+        todo += [each for each in cls.__subclasses__() if each.__module__ == __name__]
     return classes
 
 
