@@ -16,7 +16,7 @@ read, it is not sent late: it is given back (`Unsent`), and the client gets an e
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import InitVar, dataclass, field
 from functools import partial
 from typing import Final, get_args
@@ -248,7 +248,7 @@ class Inbound:
 
     async def _turn_away(self, request: int, code: str, detail: str) -> bool:
         """Say why HELLO is not accepted, and wait until that has left. Returns False."""
-        self._put(encode_message(m.Failed(code, detail), request=request))
+        self.put(encode_message(m.Failed(code, detail), request=request))
         if code in (Code.UNAUTHORIZED, Code.UNKNOWN_TOKEN):
             who = {"peer": self.name} if self.hello and self.hello.node else {"client": self.name}
             self.node.log.warning(f"{next(iter(who))}_refused", reason=detail, **who)
@@ -290,7 +290,7 @@ class Inbound:
         """
         node = self.node
         challenge = fresh_nonce()
-        self._put(encode_message(m.Challenge(challenge, node.config.node)))
+        self.put(encode_message(m.Challenge(challenge, node.config.node)))
         self._out.flush()
         answer = decode_message(await self._in.next_frame()).message
         if not isinstance(answer, m.Proof):
@@ -300,7 +300,7 @@ class Inbound:
         if secret is None:
             detail = f"{self.name} does not know the secret of node {node.config.node}: give all nodes the same one"
             return await self._turn_away(request, Code.UNAUTHORIZED, detail)
-        self._put(encode_message(m.Proof(answer.nonce, said.prove(secret, LISTENER))))
+        self.put(encode_message(m.Proof(answer.nonce, said.prove(secret, LISTENER))))
         return True
 
     async def _finish_sending(self) -> None:
@@ -524,7 +524,7 @@ class Inbound:
         # Before it is sent: if that ends the connection, `close` takes back the rest.
         self._weight -= weight
         self.node.intake.take(-weight)
-        self._put(chunks)
+        self.put(chunks)
         self._changed.set()
 
     def _visible(self, reply: m.ClientReply, asked: Counted | None) -> m.ClientReply:
@@ -552,7 +552,7 @@ class Inbound:
             self.node.feed(Unsent(key))
         return encode_message(refusal, request=number)
 
-    def _put(self, chunks: list[bytes | memoryview]) -> None:
+    def put(self, chunks: Sequence[bytes | memoryview]) -> None:
         self._out.put(chunks)
         if self._out.waiting >= FLUSH_BYTES:
             self._out.flush()

@@ -28,12 +28,14 @@ from typing import Any, Final
 
 import trio
 
-from quorumq.core.messages import Admitted
+from quorumq.core.messages import Admitted, Metadata
 from quorumq.core.messages.diskroom import why_full
 from quorumq.core.messages.effects import CleanStop
 from quorumq.core.messages.records import BatchStored, CleanStopped, JournalRecord, TrustLost
 from quorumq.core.node.nodecore import NodeCore
+from quorumq.core.node.status import metadata
 from quorumq.core.values.errors import StorageError, UsageError
+from quorumq.core.values.patterns import NO_TOPIC
 from quorumq.core.values.types import NodeId, Now
 from quorumq.history import HistoryWriter, boot
 from quorumq.node.admission import OPERATOR_SLOTS, ListensFor
@@ -53,6 +55,7 @@ from quorumq.storage.commit import NoCapacity
 from quorumq.storage.disk import Disk
 from quorumq.storage.journal import Journal
 from quorumq.wire.address import split_address
+from quorumq.wire.codec import encode_message
 
 BACKLOG: Final = 1024
 SPARE_CONNECTIONS: Final = 72
@@ -429,10 +432,15 @@ class Service:
         return self._close()
 
     def _on_members(self) -> None:
-        """Say that the members of the cluster have changed, and have links to them."""
-        cluster, log = self.node.core.catalogue.cluster, self.node.log
-        log.info("members_changed", layout=cluster.layout.number, members=list(cluster.present))
+        """Say that the members of the cluster have changed, to clients, too, and have links to them."""
+        node, cluster = self.node, self.node.core.catalogue.cluster
+        node.log.info("members_changed", layout=cluster.layout.number, members=list(cluster.present))
         self._link_members()
+        said = encode_message(metadata(node.core.context, Metadata((NO_TOPIC,)), node.clock()))
+        for inbound in list(self._inbound.values()):
+            if inbound.is_client and not (inbound.closed or node.silent):
+                inbound.put(said)
+                node.dirty(inbound)
 
     def _link_members(self) -> None:
         """Keep a link to each other member, and none to a node that is no member any more.

@@ -15,8 +15,8 @@ import trio
 import trio.testing
 
 from quorumq.client import Client, connect
-from quorumq.client.transport.nodes import NO_TOPIC
 from quorumq.core.messages import ClientReply, Failed, Hello, Metadata
+from quorumq.core.values.patterns import NO_TOPIC
 from quorumq.core.values.types import Now
 from quorumq.testing.network import Connection, Network, running
 from tests.core.cluster import Cluster

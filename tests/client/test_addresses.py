@@ -12,9 +12,13 @@ import trio
 from quorumq.client import Client
 from quorumq.client.base.context import PRODUCED_S
 from quorumq.client.transport.nodes import DOUBT_S, REFRESH_S
+from quorumq.core.cluster.members import Members
 from quorumq.core.messages import ChangeMembers, ClientReply, Fetch, Metadata, MetadataReply, NodeInfo
+from quorumq.core.messages.effects import LinkDown
+from quorumq.core.node.status import metadata
 from quorumq.core.values.errors import NotFound
 from quorumq.core.values.limits import LONG_POLL_MAX_S
+from quorumq.core.values.patterns import NO_TOPIC
 from quorumq.testing.network import running
 from tests.client.fake import FakeCluster, connected, fake_cluster
 from tests.core.growing import GrowingCluster
@@ -89,6 +93,20 @@ async def test_a_client_whose_nodes_are_all_away_asks_seldom() -> None:
 class Exchanged(FakeCluster, GrowingCluster):
     """A cluster whose first three nodes are replaced by three others. The first ones are not stopped."""
 
+    tells = False  # whether nodes tell clients that members have changed, as those of quorumq/node do
+
+    def __init__(self, count: int) -> None:
+        self.announced: dict[str, Members] = {}
+        super().__init__(count)
+
+    def run(self) -> None:
+        super().run()
+        for name, core in self.nodes.items() if self.tells else ():
+            if self.announced.get(name) is not core.catalogue.cluster:
+                self.announced[name] = core.catalogue.cluster
+                for connection in self.open.get(name, []):
+                    connection.send(metadata(core.context, Metadata((NO_TOPIC,)), self.clocks(name)), 0)
+
     def advance(self, seconds: float) -> None:
         """Let no time pass: it passes for clients and nodes together."""
 
@@ -103,10 +121,17 @@ class Exchanged(FakeCluster, GrowingCluster):
         self.relink()
         async with connected(self, first="d") as client:
             for name, to in zip("abc", "def", strict=True):
-                for change in ("move-voter", "drain", "remove"):
-                    request = ChangeMembers(change, name, to=to if change == "move-voter" else "")
-                    await client.nodes.ask(lambda it=request: it, action=change, timeout=5.0, writes=True)
-                self.relink()
+                await self.replace(client, name, to)
+
+    async def replace(self, client: Client, name: str, to: str) -> None:
+        """Have one node leave, so that its links end, and another one have its slot as a voter."""
+        for change in ("move-voter", "drain", "remove"):
+            request = ChangeMembers(change, name, to=to if change == "move-voter" else "")
+            await client.nodes.ask(lambda it=request: it, action=change, timeout=5.0, writes=True)
+        for peer in [peer for peer in self.nodes if peer != name]:
+            self.feed(peer, LinkDown(name))
+            self.feed(name, LinkDown(peer))
+        self.relink()
 
 
 @pytest.mark.parametrize("stopped", [False, True])
@@ -123,6 +148,23 @@ async def test_a_client_that_is_idle_while_all_nodes_are_replaced_knows_the_othe
         await client.create_topic("jobs", timeout=5.0)
         assert trio.current_time() - began < 0.5
         assert set(client.nodes.addresses) == {*GIVEN, "d:7401", "e:7401", "f:7401"}
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+async def test_an_idle_client_follows_nodes_that_are_replaced_within_a_minute(stopped: bool) -> None:
+    """Its node tells it about each change. If that node is removed, or hangs up, the client asks another one."""
+    async with running(lambda: Exchanged(3)) as cluster, connected(cluster, addresses=GIVEN) as client:
+        cluster.tells = True
+        for name, to in zip("bcade", "defgh", strict=True):
+            cluster.add(to, through="a" if name in "bca" else "f")
+            cluster.relink()
+            async with connected(cluster, addresses=[f"{to}:7401"]) as operator:
+                await cluster.replace(operator, name, to)
+            if stopped:
+                cluster.kill(name)
+            await trio.sleep(2 * DOUBT_S)
+        assert set(client.nodes.addresses) == {*GIVEN, "f:7401", "g:7401", "h:7401"}
+        await client.create_topic("jobs", timeout=5.0)
 
 
 async def test_a_client_with_old_addresses_alone_is_sent_to_the_present_nodes() -> None:

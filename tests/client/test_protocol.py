@@ -85,6 +85,12 @@ def test_failed_answers_anything() -> None:
     assert protocol.receive(reply(failed, number)) == [(number, failed)]
 
 
+def test_members_are_taken_without_a_request_and_other_messages_are_not() -> None:
+    protocol = welcomed()
+    members = m.MetadataReply("", "a", (), (), (), 60.0, 3)
+    assert protocol.receive(reply(m.NotedReply(), 0) + reply(members, 0)) == [(0, members)]
+
+
 @pytest.mark.parametrize("number", [1, 3, 7])
 def test_an_answer_to_what_was_not_asked_ends_the_connection(number: int) -> None:
     protocol = welcomed()

@@ -128,7 +128,7 @@ async def test_a_node_that_is_removed_and_added_in_one_turn_gets_its_links_back(
 
 
 async def test_a_node_that_is_removed_hears_it_before_its_links_end() -> None:
-    """Its clients go elsewhere at once. Else it would hear it when it dials again, and is refused."""
+    """Its clients go elsewhere at once: it tells them, unasked. Else it would hear it when it dials again."""
     async with added() as cluster:
         client, of_leaver = await cluster.client("c"), await cluster.client("d")
         await client.ask(m.ChangeMembers("drain", "d"))
@@ -143,6 +143,8 @@ async def test_a_node_that_is_removed_hears_it_before_its_links_end() -> None:
         refused = await of_leaver.ask(m.CreateTopic("other"))
         assert isinstance(refused, m.Failed)
         assert refused.code == Code.NOT_STORED
+        members = await of_leaver.receive(0)
+        assert [info.node for info in members.nodes] == [*"abc"]
 
 
 async def test_a_directory_that_has_begun_needs_neither_a_list_nor_an_answer() -> None:

@@ -9,9 +9,10 @@ from typing import Any, Literal, cast
 from quorumq.client.base.context import Calls, topic_of
 from quorumq.client.base.sight import as_seen
 from quorumq.client.base.times import Duration, number_of, positive_of
-from quorumq.client.transport.nodes import NO_TOPIC, left_of
+from quorumq.client.transport.nodes import left_of
 from quorumq.core import messages as m
 from quorumq.core.values.errors import Conflict, NotFound, UsageError
+from quorumq.core.values.patterns import NO_TOPIC
 from quorumq.core.values.printable import plural
 from quorumq.core.values.types import STAMP_ZERO, ClusterLayout, Topic
 

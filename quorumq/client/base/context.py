@@ -18,10 +18,11 @@ from quorumq.client.base.background import Background
 from quorumq.client.base.history import Calling, History, Settled
 from quorumq.client.base.names import check_texts
 from quorumq.client.base.times import Duration, number_of, timeout_of
-from quorumq.client.transport.nodes import NO_TOPIC, Nodes, Watch, left_of
+from quorumq.client.transport.nodes import Nodes, Watch, left_of
 from quorumq.core import messages as m
 from quorumq.core.values.errors import NotFound, QuorumqError, StaleGeneration, UsageError
 from quorumq.core.values.limits import HOLD_TIME_DEFAULT_S
+from quorumq.core.values.patterns import NO_TOPIC
 from quorumq.core.values.types import MemberState, Topic
 
 RF_DEFAULT: Final = 3

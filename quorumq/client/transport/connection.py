@@ -144,6 +144,10 @@ class Connection:
         """Why the connection is gone; "" while it is there."""
         self.ended = trio.Event()
         """Set once `run` has ended and the stream is closed."""
+        self.ended_here = False
+        """True once this side hangs up."""
+        self.on_members: Callable[[m.MetadataReply], None] = lambda reply: None
+        """Called with the members of the cluster when the node says, unasked, that these have changed."""
         self.silent = False
         """True after a sign of life was asked for and has not arrived."""
         self.late: list[m.ClientReply] = []
@@ -189,6 +193,7 @@ class Connection:
 
     def close(self) -> None:
         """Hang up. Waiters get `Lost`."""
+        self.ended_here = True
         self._fail("the connection was closed here")
 
     @property
@@ -203,7 +208,7 @@ class Connection:
         request without a waiter, is in `late`: with `close`, the messages of a FETCH would wait for their holds.
         If the node does not answer this waits, so give it a deadline, and `close` after it.
         """
-        self._finishing = True
+        self._finishing = self.ended_here = True
         self._wake.set()
         await self.ended.wait()
 
@@ -433,6 +438,8 @@ class Connection:
             for number, reply in self._protocol.receive(data):
                 waiter = self._waiters.pop(number, None)
                 if waiter is None:
+                    if isinstance(reply, m.MetadataReply) and not number:
+                        self.on_members(reply)
                     continue
                 if waiter.event is not None:
                     waiter.reply = reply

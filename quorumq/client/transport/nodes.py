@@ -32,6 +32,7 @@ from quorumq.core.values.errors import (
     UsageError,
 )
 from quorumq.core.values.limits import REQUEST_TIMEOUT_S
+from quorumq.core.values.patterns import NO_TOPIC
 from quorumq.core.values.types import MemberState
 from quorumq.wire.codec import error_of
 
@@ -46,9 +47,6 @@ HANG_UP_S: Final = 0.25
 
 REFRESH_S: Final = 60.0
 """Seconds after which a client asks again for the nodes of the cluster, if it heard of them no later."""
-
-NO_TOPIC: Final = "[*]"
-"""A pattern that no topic's name matches: METADATA of it has the nodes alone, that of all topics may have megabytes."""
 
 BACKOFF_MIN_S: Final = 0.02
 BACKOFF_MAX_S: Final = 1.0
@@ -224,7 +222,7 @@ class Nodes:
     _said: dict[str, str] = field(default_factory=dict)  # by node, from the last METADATA
     _layout: int = 0  # number of the cluster layout that this was of
     _learned_at: float = 0.0  # when it came, by trio's clock
-    _stale: trio.Event = field(default_factory=trio.Event)  # a node could not be asked since
+    _stale: trio.Event = field(default_factory=trio.Event)  # a node could not be asked, or hung up, since
     _connections: dict[tuple[str, str], Connection] = field(default_factory=dict)  # by pool and address
     _dialling: dict[tuple[str, str], trio.Lock] = field(default_factory=dict)
     _failed: dict[str, tuple[float, str]] = field(default_factory=dict)  # when dialling failed last, and why
@@ -297,9 +295,9 @@ class Nodes:
         return False
 
     async def keep_learning(self) -> None:
-        """Ask for the nodes of the cluster once a minute, and soon after one could not be asked. Runs until cancelled.
+        """Ask for the nodes of the cluster once a minute, and soon after one could not be asked, or hung up.
 
-        Why: a client with nothing to do would know none of them after others have taken their place.
+        Runs until cancelled. A node tells its clients when members change, so an idle one has to be connected to one.
         """
         while True:
             while (remaining := self._learned_at + REFRESH_S - self._time()) > 0 and not self._stale.is_set():
@@ -307,13 +305,15 @@ class Nodes:
                     await self._stale.wait()
                 await self._go_home()
             self._learned_at = self._time()
-            with suppress(QuorumqError):
+            self._stale = trio.Event()
+            try:
                 answer = await self.ask(
                     lambda: m.Metadata((NO_TOPIC,)), action="metadata", timeout=REFRESH_S / 4, writes=False
                 )
                 self.learn(answer.reply)  # type: ignore[arg-type]
+            except QuorumqError:
+                self._stale = trio.Event()  # none can be asked: again in a minute
             await trio.sleep(DOUBT_S)
-            self._stale = trio.Event()
 
     def address_of(self, node: str) -> str:
         """Return the address of a node named by its id or its address; NotFound if no such node is known."""
@@ -376,8 +376,24 @@ class Nodes:
             self._failed.pop(address, None)
             self.ids[made.node] = address
             self._connections[(pool, address)] = made
-            self.spawn(made.run)
+            made.on_members = self._on_members
+            self.spawn(self._run_connection, made)
             return made
+
+    async def _run_connection(self, connection: Connection) -> None:
+        """Run a connection. If the node ends it, ask others soon for the nodes of the cluster.
+
+        Why: the node may have left, and no other one would tell an idle client about later changes.
+        """
+        await connection.run()
+        if not connection.ended_here:
+            self._stale.set()
+
+    def _on_members(self, reply: m.MetadataReply) -> None:
+        """Take note of the nodes of the cluster. If the node that says so was removed, ask another one soon."""
+        self.learn(reply)
+        if was_removed(reply):
+            self._stale.set()
 
     async def hang_up(self, pool: str) -> list[m.ClientReply]:
         """End the connections of a pool, and with them the requests that nodes have parked. Takes `HANG_UP_S` at most.

@@ -114,7 +114,7 @@ class ClientProtocol:
     def receive(self, data: bytes | bytearray | memoryview) -> list[Answer]:
         """Take in bytes from the node; the replies that are complete now, in the order in which they arrived.
 
-        The answer to HELLO is not among them: see `welcome`.
+        The answer to HELLO is not among them: see `welcome`. METADATA of request 0 comes unasked.
 
         Raises:
             PeerError: these bytes are not the protocol, or answer no request. Hang up.
@@ -128,8 +128,9 @@ class ClientProtocol:
                 reply, number, _ = decode_message(frame)
             except UnknownMessage as exc:
                 reply, number = m.Failed(exc.code, str(exc)), exc.request
-            if number == 0:
-                continue  # not an answer: a newer node says something that this client has no use for
+            if number == 0:  # not an answer: else a newer node says something that this client has no use for
+                answers += [Answer(0, reply)] if isinstance(reply, m.MetadataReply) else []
+                continue
             expected = self._awaited.pop(number, None)
             if expected is None:
                 raise PeerError(f"the node answered request {number}, which is not waiting for an answer")

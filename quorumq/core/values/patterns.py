@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterable
+from typing import Final
+
+NO_TOPIC: Final = "[*]"
+"""A pattern that no topic's name matches: METADATA of it has the nodes alone, that of all topics may have megabytes."""
 
 
 def is_pattern(name: str) -> bool:
