@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,7 +15,7 @@ from quorumq.core.values.types import Now, Owner, Span
 def tidy(core: NodeCore, now: Now, *, keeps_given: bool) -> None:
     """Change ``core``, and none of its behaviour.
 
-    Hints on who else is fetching have no effect with ``steal_after = 0``; the time a peer was heard has no reader;
+    Hints on who else is fetching have no effect with ``steal_after = 0``; topics are placed as if all peers were up;
     a request for holds waits here until the node can answer, so it need not come again;
     no client acts on a hint of suspects; timers whose round, request or hold is gone do nothing when they come.
     Those of holds that an ACK ended early are kept, because its hold is still reported.
@@ -26,6 +27,7 @@ def tidy(core: NodeCore, now: Now, *, keeps_given: bool) -> None:
     state.parked.clear()
     state.newly_ready.clear()
     core.context.peers.received_at.clear()
+    core.context.peers.began_at = math.inf
     core.context.peers.reported.clear()
     core.context.peers.unanswered.clear()
     core.context.parking.announced.clear()

@@ -46,6 +46,52 @@ def filled(cluster: Cluster, topic: Topic, node: str) -> None:
     cluster.ask(node, m.Publish(cluster.batch(topic, producer_id, 0, [b"m"] * 5)), of=m.PublishReply)
 
 
+# ---------------------------------------------------------------------- nodes that are down
+
+
+def test_a_new_topic_avoids_nodes_that_are_down_if_enough_are_up() -> None:
+    cluster = Cluster(5)
+    cluster.kill("de", 0.1)
+    assert created(cluster.ask("a", m.CreateTopic("early", rf=1, partitions=32))).over == (), "they may start"
+    cluster.advance(10.0)
+    for rf in (1, 3):
+        topic = created(cluster.ask("a", m.CreateTopic(f"t{rf}", rf, partitions=32)))
+        assert {node for members in topic.replicas for node in members} == {*"abc"}
+        filled(cluster, topic, "b")
+    cluster.start("d", 10.0)
+    wide = created(cluster.ask("a", m.CreateTopic("wide", rf=5)))
+    assert len(wide.replicas[0]) == 5
+    assert wide.over == (), "too few are up: it is placed as if all were"
+    cluster.start("e", 10.0)
+    assert created(cluster.ask("e", m.CreateTopic("late", rf=1))).over == ()
+
+
+def test_creations_by_nodes_that_see_different_ones_down_agree() -> None:
+    cluster = Cluster(5)
+    cluster.advance(10.0)
+    cluster.feed("a", LinkDown("d"))
+    cluster.feed("b", LinkDown("e"))
+    cluster.delay = 0.01
+    keys = [cluster.submit(name, m.CreateTopic("jobs", rf=1, partitions=32)) for name in "ab"]
+    cluster.advance(10.0)
+    first, second = [created(cluster.replies[key]) for key in keys]
+    assert first.replicas == second.replicas
+    assert {*"abcde"} - {node for members in first.replicas for node in members} in ({"d"}, {"e"})
+
+
+def test_partitions_are_not_added_on_nodes_that_are_down() -> None:
+    cluster = Cluster()
+    topic = cluster.topic(rf=1)
+    cluster.advance(10.0)
+    cluster.kill("c")
+    assert "c" not in topic.replicas[0]
+    reply = cluster.ask("a", m.AlterTopic("jobs", partitions=32))
+    check_failed(reply, "too-few-replicas", "would be on c, and c is away")
+    assert cluster.nodes["a"].topics[topic.id].all_partitions == 1
+    cluster.start("c", 1.0)
+    cluster.ask("a", m.AlterTopic("jobs", partitions=32), of=m.TopicReply)
+
+
 # ---------------------------------------------------------------------- conflicts destroy nothing
 
 

@@ -40,6 +40,7 @@ class Peers:
     """The other nodes, seen from one.
 
     Args:
+        began_at: time of this start (monotonic seconds).
         seen: last starts of each node, from the journal.
         told: positions that the peers reported, from the journal.
 
@@ -49,10 +50,13 @@ class Peers:
         unanswered: time of each peer's last FETCH that it did not answer.
     """
 
-    __slots__ = ("positions", "received_at", "reported", "seen", "state", "unanswered")
+    __slots__ = ("began_at", "positions", "received_at", "reported", "seen", "state", "unanswered")
 
-    def __init__(self, state: NodeState, seen: StartsSeen, reported: dict[NodeId, tuple[int, int]]) -> None:
+    def __init__(
+        self, state: NodeState, began_at: float, seen: StartsSeen, reported: dict[NodeId, tuple[int, int]]
+    ) -> None:
         self.state = state
+        self.began_at = began_at
         self.seen = seen
         self.positions = Positions(reported)
         self.received_at: dict[NodeId, float] = {}
@@ -240,6 +244,11 @@ class Peers:
         """
         within = TWICE_S + self.state.config.heartbeat if within is None else within
         return node in self.state.links and now.mono - self.received_at.get(node, -1e18) < within
+
+    def is_away(self, node: NodeId, now: Now) -> bool:
+        """Return True if a node is not up, and this start has had the time to hear from it."""
+        lately = now.mono - TWICE_S - self.state.config.heartbeat
+        return node != self.state.me and self.began_at < lately and not self.is_up(node, now)
 
     def _refuse_start(self, hello: Hello, now: Now) -> Failed | None:
         """Return why this start of a node that belongs here is not welcome."""

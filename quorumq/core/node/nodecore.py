@@ -92,7 +92,7 @@ class NodeCore:
         self.trust = Trust(config, location)
         replay = Replay(config, self.trust, journal, directory)
         self.state = replay.state(nonce, now, boot, newest=newest)
-        self.context = Context(self.state, Peers(self.state, replay.seen, replay.positions), rng)
+        self.context = Context(self.state, Peers(self.state, now.mono, replay.seen, replay.positions), rng)
         replay.fill(self.context, now)
         self.router = RequestRouter(self.context, self.trust)
         self.vote_router = VoteRouter(self.context)

@@ -40,7 +40,7 @@ from quorumq.core.requests.peek import PeekCoordinator
 from quorumq.core.requests.publish import PublishCoordinator
 from quorumq.core.requests.purge import PurgeCoordinator
 from quorumq.core.requests.raising import RaiseCoordinator
-from quorumq.core.requests.registers import AlterTopicCoordinator, DeleteTopicCoordinator
+from quorumq.core.requests.registers import AlterTopicCoordinator, DeleteTopicCoordinator, why_away
 from quorumq.core.requests.remote import PollCoordinator, SplitCoordinator, SubFetchCoordinator
 from quorumq.core.requests.replica_list import ReplicaListCoordinator
 from quorumq.core.requests.settle import (
@@ -221,7 +221,7 @@ class RequestRouter:
         no_capacity = self.context.catalogue.why_no_capacity(request) if known is None else None
         return no_capacity or CreateTopicCoordinator(key, request)
 
-    def _alter_topic(self, key: int, request: m.AlterTopic) -> Routed:
+    def _alter_topic(self, key: int, request: m.AlterTopic, now: Now) -> Routed:
         topic = self._meant(request.name, request.seen and request.seen.id)
         config, cluster = self.context.config, self.context.catalogue.cluster
         m.refuse_if(check_alteration(request, topic))
@@ -236,7 +236,8 @@ class RequestRouter:
         no_capacity = (
             self.context.catalogue.why_no_capacity(request) if request.partitions is not None else None
         )
-        return no_capacity or AlterTopicCoordinator(key, request, topic)
+        away = why_away(self.context, request, topic, now)
+        return no_capacity or away or AlterTopicCoordinator(key, request, topic)
 
     def _move(self, key: int, request: m.MovePartition) -> Routed:
         self._meant(request.name, request.id)
@@ -515,7 +516,7 @@ ROUTES: Final[dict[type, Callable[[RequestRouter, int, Any, Now], Routed]]] = {
     m.CloseSession: lambda router, key, request, now: m.NotedReply(),
     m.ReleaseRequest: lambda router, key, request, now: m.NotedReply(),
     m.CreateTopic: lambda router, key, request, now: router._create_topic(key, request),
-    m.AlterTopic: lambda router, key, request, now: router._alter_topic(key, request),
+    m.AlterTopic: lambda router, key, request, now: router._alter_topic(key, request, now),
     m.MovePartition: lambda router, key, request, now: router._move(key, request),
     m.DeleteTopic: lambda router, key, request, now: router._delete_topic(key, request),
     m.LabelsRequest: lambda router, key, request, now: router._labels(key, request),

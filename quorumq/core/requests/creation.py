@@ -33,15 +33,20 @@ def check_capacity(context: Context, rf: int) -> str:
     )
 
 
-def drawn_from(context: Context, rf: int) -> Machines:
-    """Return the members, with machines, that a new topic's sets are drawn from: those with space if they suffice."""
+def drawn_from(context: Context, rf: int, now: Now) -> Machines:
+    """Return the members, with machines, that a new topic's sets are drawn from.
+
+    Those with space that are up, if they suffice; else those with space; else all. The value that is chosen names them,
+    so it does not matter that nodes see different ones up.
+    """
     cluster, full = context.catalogue.cluster, full_nodes(context)
     nodes, machines = cluster.placing
     on = dict(machines)
     able = [node for node in nodes if node not in full]
-    if not full or len({on.get(node, node) for node in able}) < rf:
-        return cluster.over
-    return tuple((node, on.get(node, "")) for node in able)
+    for candidates in ([node for node in able if not context.peers.is_away(node, now)], able):
+        if len(candidates) < len(nodes) and len({on.get(node, node) for node in candidates}) >= rf:
+            return tuple((node, on.get(node, "")) for node in candidates)
+    return cluster.over
 
 
 class CreateTopicCoordinator(ChangeCoordinator):
@@ -51,13 +56,14 @@ class CreateTopicCoordinator(ChangeCoordinator):
     finds it. The answers to the write say how it was changed since.
     """
 
-    __slots__ = ("ours", "proposer", "request")
+    __slots__ = ("ours", "over", "proposer", "request")
 
     def __init__(self, key: int, request: CreateTopic) -> None:
         super().__init__(key, request.name)
         self.request = request
         self.proposer: Proposer | None = None
         self.ours: dict[int, Topic] = {}  # our proposals, by how often the name had been deleted
+        self.over: Machines = ()  # members that the next one is drawn from
         self.own = STAMP_ZERO
 
     def start(self, context: Context, now: Now) -> list[Effect]:
@@ -89,6 +95,7 @@ class CreateTopicCoordinator(ChangeCoordinator):
             self.proposer = Proposer(instance)
         if self.proposer.proposals >= PROPOSALS_MAX:
             return self.give_up(context)
+        self.over = drawn_from(context, self.request.rf, now)
         return self.proposer.propose(self, context, now)
 
     def own_value(self, context: Context, ballot: Stamp) -> Topic:
@@ -97,8 +104,9 @@ class CreateTopicCoordinator(ChangeCoordinator):
         config, deletions = context.config, self.proposer.instance.number
         if deletions not in self.ours:
             key = context.rng.getrandbits(8 * DIGEST_BYTES).to_bytes(DIGEST_BYTES, "big")
-            over = drawn_from(context, self.request.rf)
-            first = first_topic(self.request, config.nodes, deletions, ballot, config.machines, key, over)
+            first = first_topic(
+                self.request, config.nodes, deletions, ballot, config.machines, key, self.over
+            )
             self.ours[deletions] = first
         return self.ours[deletions]
 

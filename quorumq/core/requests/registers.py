@@ -287,6 +287,23 @@ class ChangeCoordinator(TopicCoordinator):
         return self.fail(context, Code.TOO_FEW_REPLICAS, detail, round_.majority, self.stored.bit_count())
 
 
+def why_away(context: Context, request: m.AlterTopic, topic: Topic, now: Now) -> m.Failed | None:
+    """Return `too-few-replicas` if a partition to be added would take no message, as too few of its nodes are up."""
+    config = context.config
+    drawn = replica_sets(topic, request.partitions or 0, config.nodes, config.machines)
+    for number, members in enumerate(drawn[topic.partitions :], topic.partitions):
+        away = [node for node in members if context.peers.is_away(node, now)]
+        if len(away) >= majority_of(len(members)):
+            detail = (
+                f"partition {number} of topic {topic.name!r} would be on {', '.join(members)}, and {', '.join(away)} "
+                "is away: start it, then try again"
+            )
+            return m.Failed(
+                Code.TOO_FEW_REPLICAS, detail, majority_of(len(members)), len(members) - len(away)
+            )
+    return None
+
+
 class AlterTopicCoordinator(ChangeCoordinator):
     """ALTER: the settings that the request names, on top of the other settings as they are."""
 
