@@ -53,6 +53,16 @@ async def test_a_dead_letter_queue_shows_its_own_messages_and_those_that_died() 
         assert (await counts(it.sdk, DEAD))[0] == (await it.client.backlog("jobs", "sqs")).dead == 0
 
 
+async def test_a_dead_letter_comes_sooner_than_a_change_before_has_said() -> None:
+    async with dead_lettered() as it:
+        message = next(one for one in await receive(it.sdk, DEAD, VisibilityTimeout=2) if one["Body"] != "3")
+        for seconds in (100, 3):
+            change = {"ReceiptHandle": message["ReceiptHandle"], "VisibilityTimeout": seconds}
+            await it.sdk.ok("ChangeMessageVisibility", QueueUrl=DEAD, **change)
+        await trio.sleep(4)
+        assert message["Body"] in [one["Body"] for one in await receive(it.sdk, DEAD)]
+
+
 async def test_a_move_task_redrives_each_dead_letter_once() -> None:
     async with dead_lettered() as it:
         assert await it.sdk.ok("ListMessageMoveTasks", SourceArn=DEAD_ARN) == {"Results": []}

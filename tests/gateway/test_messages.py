@@ -20,7 +20,6 @@ from quorumq.gateway.sqs.call import Params, queue_of_arn, queue_of_url
 from quorumq.gateway.sqs.errors import SqsError
 from quorumq.gateway.sqs.messages import (
     NUMBER,
-    Handle,
     Selection,
     Typed,
     attributes_of,
@@ -242,14 +241,6 @@ def test_parameters_of_any_shape_raise_nothing_but_errors_of_sqs(values: dict[st
     ):  # fmt: skip
         with suppress(SqsError):
             read()
-
-
-@settings(max_examples=40)
-@given(st.text(max_size=60))
-def test_handles_of_any_text_are_refused_by_name(handle: str) -> None:
-    with pytest.raises(SqsError) as caught:
-        Handle.parse(handle)
-    assert caught.value.code == "ReceiptHandleIsInvalid"
 
 
 @settings(max_examples=40)

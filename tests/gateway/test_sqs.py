@@ -177,7 +177,10 @@ async def test_a_message_is_visible_when_its_timeout_says() -> None:
         message = await taken(0, VisibilityTimeout=5)
         message = await taken(5, VisibilityTimeout=5)
         assert (await change(message, 10)).status == 200
-        message = await taken(10, VisibilityTimeout=30)
+        message = await taken(10, VisibilityTimeout=2)
+        assert (await change(message, 100)).status == 200
+        assert (await change(message, 3)).status == 200, "sooner than the change before"
+        message = await taken(3, VisibilityTimeout=30)
         assert (await change(message, 3)).status == 200
         message = await taken(3, VisibilityTimeout=30)
         assert (await change(message, 0)).status == 200

@@ -355,7 +355,8 @@ def peek_as(view: GroupView, span: Span, now: Now, early: float, *, covered: boo
                 if due is not None and len(due) > 4 and due[4]:
                     state = "held"  # claimed for longer than a hold
                 if held is not None and held.deadline > now.mono:
-                    state, remaining, owner = "held", held.deadline - now.mono, held.owner
+                    claimed = remaining if state == "held" else 0.0
+                    state, remaining, owner = "held", max(claimed, held.deadline - now.mono), held.owner
             elif record.kind == Kind.OPEN and view.home is view:
                 state = "skipped"  # before the start of the generation
             item = Peeked(part, state, record, count.ended, remaining, owner, count.interruptions)

@@ -1,4 +1,4 @@
-"""Messages of SQS as messages of quorumq: bodies, attributes, digests, ids and receipt handles."""
+"""Messages of SQS as messages of quorumq: bodies, attributes, digests and ids."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from quorumq.client import Message, MessageId, receipt_from_text, receipt_to_text
-from quorumq.core.values.errors import BadReceipt
+from quorumq.client import Message, MessageId, receipt_to_text
 from quorumq.gateway.sqs.call import Params
-from quorumq.gateway.sqs.errors import SqsError, invalid, sqs_error, unsupported
+from quorumq.gateway.sqs.errors import SqsError, invalid, unsupported
 from quorumq.gateway.sqs.protocol import is_xml
-from quorumq.wire.values import SignedNamed
 
 TYPES: Final = "sqs:types"
 """Header with the types of attributes, as JSON by name, that are neither String nor Binary."""
@@ -215,27 +213,6 @@ def message_id(name: MessageId) -> str:
     return str(uuid.UUID(bytes=hashlib.sha256(str(name).encode()).digest()[:16], version=5))
 
 
-class Handle(NamedTuple):
-    """A receipt handle: the receipt, and the end of its hold as this side knew it."""
-
-    receipt: SignedNamed
-    until_ms: int
-
-    def __str__(self) -> str:
-        return f"{receipt_to_text(self.receipt)}.{self.until_ms:x}"
-
-    @classmethod
-    def parse(cls, text: str) -> Handle:
-        """Return a handle from its text; SqsError if it is none."""
-        receipt, dot, until = text.rpartition(".")
-        try:
-            if dot and re.fullmatch(r"[0-9a-f]{1,16}", until):
-                return cls(receipt_from_text(receipt), int(until, 16))
-        except BadReceipt as error:
-            raise sqs_error(error) from None
-        raise sqs_error(BadReceipt("not a handle"))
-
-
 class Selection(NamedTuple):
     """Attributes that a ReceiveMessage asks for."""
 
@@ -255,7 +232,7 @@ class Selection(NamedTuple):
         )
 
 
-def received(message: Message, handle: Handle, selection: Selection, source_arn: str = "") -> dict[str, Any]:
+def received(message: Message, selection: Selection, source_arn: str = "") -> dict[str, Any]:
     """Return a message as a ReceiveMessage answers it.
 
     Args:
@@ -273,7 +250,7 @@ def received(message: Message, handle: Handle, selection: Selection, source_arn:
         shown[ENCODING] = Typed("String", "base64")
     answer: dict[str, Any] = {
         "MessageId": message_id(message.id),
-        "ReceiptHandle": str(handle),
+        "ReceiptHandle": receipt_to_text(message.receipt),
         "MD5OfBody": hashlib.md5(body.encode(), usedforsecurity=False).hexdigest(),
         "Body": body,
     }

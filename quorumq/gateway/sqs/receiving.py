@@ -9,24 +9,24 @@ from typing import Any, Final
 
 import trio
 
-from quorumq.client import Message, MessageId
+from quorumq.client import Message, MessageId, receipt_from_text
+from quorumq.client.admin.show import Seen
 from quorumq.client.base.message import Settleable
 from quorumq.core.values.deadnames import DEAD_SUFFIX
-from quorumq.core.values.errors import AlreadySettled, HoldLost, NotFound, QuorumqError
-from quorumq.core.values.limits import DEADLINE_SHARE
+from quorumq.core.values.errors import AlreadySettled, HoldLost, NotFound, QuorumqError, UsageError
 from quorumq.gateway.requests import Stopping, while_there
 from quorumq.gateway.sqs.attributes import AttributeCache
 from quorumq.gateway.sqs.call import BATCH_MAX, Call, Params
 from quorumq.gateway.sqs.errors import SqsError, invalid, sqs_error
-from quorumq.gateway.sqs.messages import Handle, Selection, outcome_lists, received
+from quorumq.gateway.sqs.messages import Selection, outcome_lists, received
 
 WAIT_MAX_S: Final = 20
 VISIBILITY_MAX_S: Final = 43_200
 SHORTEST_HOLD_S: Final = 1.0
 """Hold of messages that are visible again at once."""
 
-SLACK_MS: Final = 250
-"""Milliseconds by which a new end of a hold has to be earlier to count as earlier."""
+SLACK_S: Final = 0.25
+"""Seconds by which a new end of a hold has to be earlier to count as earlier."""
 
 GIVE_BACK_S: Final = 2.0
 
@@ -67,14 +67,10 @@ class ReceiveActions:
         if not visibility and messages:
             await call.client.reject(messages, delay=0)
         selection = Selection.of(call.params)
-        now_ms, now = call.client.wall_ms(), call.client.clock()
         answers = []
         for message in messages:
-            until_ms = (
-                now_ms + int((message.deadline - now) / DEADLINE_SHARE * 1000) if visibility else now_ms
-            )
             source = call.arn(message.topic) if message.group.endswith(DEAD_SUFFIX) else ""
-            answers.append(received(message, Handle(message.receipt, until_ms), selection, source))
+            answers.append(received(message, selection, source))
         return {"Messages": answers} if answers else {}
 
     async def delete_message(self, call: Call) -> dict[str, Any]:
@@ -96,9 +92,9 @@ class ReceiveActions:
         return await self._each(call, "DeleteMessageBatch", self._delete_entry)
 
     async def _delete_entry(self, call: Call, entry: Params) -> None:
-        handle = Handle.parse(entry.text("ReceiptHandle"))
+        ticket = ticket_of(call, entry)
         with suppress(AlreadySettled):
-            await call.client.ack([call.client.ticket(handle.receipt)])
+            await call.client.ack([ticket])
 
     async def change_message_visibility(self, call: Call) -> dict[str, Any]:
         """Make a message visible later than it would be, or sooner."""
@@ -109,25 +105,43 @@ class ReceiveActions:
         return await self._each(call, "ChangeMessageVisibilityBatch", self._change)
 
     async def _change(self, call: Call, params: Params) -> None:
-        handle = Handle.parse(params.text("ReceiptHandle"))
+        ticket = ticket_of(call, params)
         if not params.has("VisibilityTimeout"):
             raise SqsError("MissingParameter", "The request must contain the parameter VisibilityTimeout.")
         seconds = params.number("VisibilityTimeout", 0, VISIBILITY_MAX_S, 0)
-        ticket = call.client.ticket(handle.receipt)
         try:
-            await self._hide(call, handle, ticket, seconds)
+            await self._hide(call, ticket, seconds)
         except HoldLost:
-            if await is_deleted(call, ticket):
+            if any(one.state in ("acked", "purged") for one in await self._states(call, ticket)):
                 raise AlreadySettled("the message was deleted") from None
             raise
 
-    @staticmethod
-    async def _hide(call: Call, handle: Handle, ticket: Settleable, seconds: int) -> None:
-        """Have the message of a handle come again after a number of seconds."""
-        if not seconds or call.client.wall_ms() + seconds * 1000 < handle.until_ms - SLACK_MS:
-            await call.client.reject([ticket], delay=seconds)  # a hold can be extended, and not shortened
+    async def _hide(self, call: Call, ticket: Settleable, seconds: int) -> None:
+        """Have a message come again after a number of seconds. A hold can be extended, and not shortened.
+
+        Why: replicas know its end. A time of day in the handle misses extensions, and clocks of gateways differ.
+        """
+        states = await self._states(call, ticket) if seconds else []
+        ends = sorted(one.remaining for one in states if one.state == "held")
+        # Not the latest end: one replica alone may have the hold of another delivery.
+        end = ends[(len(ends) - 1) // 2] if ends else 0.0
+        if not seconds or seconds < end - SLACK_S:
+            await call.client.reject([ticket], delay=seconds)
         else:
             await call.client.extend([ticket], seconds)
+
+    async def _states(self, call: Call, ticket: Settleable) -> list[Seen]:
+        """Return the state of a receipt's message in its group on each replica that answers."""
+        receipt, queue = ticket.delivery.receipt, call.queue()
+        name = MessageId(receipt.partition, receipt.span.producer_id, ticket.seq)
+        with suppress(QuorumqError):
+            is_dead = receipt.group.endswith(DEAD_SUFFIX)
+            for topic in await self._cache.sources(call, queue) if is_dead else [queue]:
+                with suppress(UsageError):
+                    life = await call.client.show(topic, name)
+                    seen = [one for replica in life.replicas for one in replica.groups]
+                    return [one for one in seen if one.group == receipt.group]
+        return []
 
     async def _each(
         self, call: Call, action: str, do: Callable[[Call, Params], Awaitable[None]]
@@ -155,15 +169,9 @@ class ReceiveActions:
         return outcome_lists(good, [(name, errors[name]) for name in ids if name in errors])
 
 
-async def is_deleted(call: Call, ticket: Settleable) -> bool:
-    """Return True if the group of a receipt has settled its message, as far as a replica knows."""
-    receipt = ticket.delivery.receipt
-    name = MessageId(receipt.partition, receipt.span.producer_id, ticket.seq)
-    with suppress(QuorumqError):
-        life = await call.client.show(call.queue(), name)
-        seen = [one for replica in life.replicas for one in replica.groups if one.group == receipt.group]
-        return any(one.state in ("acked", "purged") for one in seen)
-    return False
+def ticket_of(call: Call, params: Params) -> Settleable:
+    """Return what a receipt handle settles; BadReceipt if it is none."""
+    return call.client.ticket(receipt_from_text(params.text("ReceiptHandle")))
 
 
 async def settled(call: Call, params: Params, do: Callable[[Call, Params], Awaitable[None]]) -> None:
