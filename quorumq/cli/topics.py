@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -268,15 +269,16 @@ def _list(reply: MetadataReply, as_json: bool) -> None:
     groups: dict[bytes, list[str]] = {}
     for group in reply.groups:
         groups.setdefault(group.topic, []).append(group.name)
+    topics = sorted(reply.topics, key=attrgetter("name"))
     if as_json:
-        for topic in reply.topics:
+        for topic in topics:
             print_json({**fields_of(topic), "groups": groups.get(topic.id, [])})
         return
-    if not reply.topics:
+    if not topics:
         say_none("topics", "`quorumq topics create NAME` makes one")
         return
     rows = []
-    for topic in reply.topics:
+    for topic in topics:
         homes = ", ".join(sorted({node for replicas in topic.replicas for node in replicas}))
         readers = ", ".join(groups.get(topic.id, []))
         rows.append((topic.name, topic.partitions, topic.target_rf, settings_of(topic), homes, readers))

@@ -84,6 +84,13 @@ def test_topics(screen: Screen) -> None:
     screen.spells(TOPIC)
 
 
+def test_topics_stand_by_name(screen: Screen) -> None:
+    names = ("c", "a", "b")
+    made = tuple(Topic(name.encode(), name, 1, (("n",),), 5, STAMP_ZERO) for name in names)
+    topics._list(MetadataReply("c", "n", (), made, (), 60.0), as_json=False)
+    assert [line[0] for line in screen.lines()[-3:]] == ["a", "b", "c"]
+
+
 @pytest.mark.parametrize("each", [False, True], ids=["kinds", "each"])
 def test_dead_letters(screen: Screen, each: bool) -> None:
     line: dict[str, Any] = {
