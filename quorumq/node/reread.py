@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -27,12 +28,17 @@ class WatchedFile:
         self._read = self._seen = look_at(path)
 
     def has_changed(self) -> bool:
-        """Look at the file. Return True if it is to be read again, and take it as read."""
-        stat, seen = look_at(self.path), self._seen
-        self._seen = stat
-        if stat == self._read or stat != seen:
+        """Look at the file. Return True if it is to be read again, and take it as read.
+
+        A pipe or a device never is, because the process would wait for its writer, or for its end.
+        """
+        status, seen = look_at(self.path), self._seen
+        self._seen = status
+        if status == self._read or status != seen:
             return False
-        self._read = stat
+        if status and not (stat.S_ISREG(status[-1]) or stat.S_ISDIR(status[-1])):
+            return False
+        self._read = status
         return True
 
     def was_steady(self) -> bool:

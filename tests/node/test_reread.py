@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 from quorumq.node.reread import ConfigFile
@@ -69,6 +70,19 @@ def test_a_file_that_is_being_written_is_not_read(tmp_path: Path) -> None:
         assert not file.refresh(log)
     assert not file.problem
     assert not log.lines
+
+
+def test_a_pipe_is_not_read_as_its_writer_may_never_come(tmp_path: Path) -> None:
+    path, log = write_config(tmp_path), Log()
+    file = ConfigFile(path)
+    path.unlink()
+    os.mkfifo(path)
+    signal.alarm(5)  # ends a read that waits
+    assert not looked(file, log)
+    signal.alarm(0)
+    path.unlink()
+    write_config(tmp_path, listen=file.config.listen, moves_at_once=1)
+    assert looked(file, log)
 
 
 def test_addresses_of_the_command_line_are_no_change_of_the_file(tmp_path: Path) -> None:
