@@ -133,7 +133,7 @@ class QuorumqBroker(AsyncBroker):
         except QuorumqError as error:
             warn_of_rest(len(rest), error)
         for consumer in consumers:
-            await consumer.aclose()
+            await consumer.close()
 
     def _register_task(self, task_name: str, task: AsyncTaskiqDecoratedTask[Any, Any]) -> None:
         """Register a task when it is declared.

@@ -62,7 +62,7 @@ class Entered(Counterpart[Served]):
 
     def __enter__(self) -> Self:
         async def end(entered: object) -> None:
-            await self.inner.aclose()
+            await self.inner.close()
 
         self.portal.call(self.inner.__aenter__, undo=end)
         return self
@@ -119,7 +119,7 @@ class Producer(Entered[producing.Producer]):
         self.__enter__()
 
     flush = blocking(producing.Producer.flush)
-    close = blocking(producing.Producer.aclose)
+    close = blocking(producing.Producer.close)
     publish = blocking(producing.Producer.publish)
 
     @like(producing.Producer.send)

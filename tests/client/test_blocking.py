@@ -238,12 +238,12 @@ def test_every_call_of_the_async_client_is_here() -> None:
     """Options are the same in name and default; `publish` takes a message of this module."""
     pairs = [
         (quorumq.client.Client, Client, {"extend_quietly", "timeout"}),
-        (quorumq.client.Producer, Producer, {"aclose"}),
+        (quorumq.client.Producer, Producer, set()),
         (quorumq.client.Pending, Pending, set()),
         (
             quorumq.client.Consumer,
             Consumer,
-            {"aclose", "expired", "given_back", "let_go", "settled", "unsettled"},
+            {"expired", "given_back", "let_go", "settled", "unsettled"},
         ),
         (quorumq.client.Message, Message, set()),
     ]

@@ -211,7 +211,7 @@ async def test_a_conflict_that_no_one_waited_for_is_raised_when_the_producer_is_
             pending = await producer.send(b"x" + message.payload, derived_from=message)
         await pending.wait()
         with pytest.raises(Conflict) as caught:
-            await producer.aclose()
+            await producer.close()
         assert caught.value.__notes__ == ["given up, and nobody waited: 1 message to 'out'"]
         async with client.producer("out") as producer:
             await producer.send(b"x", derived_from=messages[0])

@@ -252,7 +252,7 @@ async def test_a_failure_that_no_one_waits_for_is_raised_by_the_next_call_and_on
             await getattr(producer, call)(*arguments.get(call, [b"3"]))
         assert any("2 messages to 'jobs'" in note for note in caught.value.__notes__)
         await producer.publish(b"4")
-        await producer.aclose()
+        await producer.close()
         assert await payloads(client) == [b"0", b"4"]
 
 
@@ -495,7 +495,7 @@ async def test_unawaited_messages_that_fail_are_logged_together(caplog: pytest.L
         *_, last = [one.getMessage() for one in caplog.records if one.levelno == logging.ERROR]
         assert last.endswith("(99 more like this before)")
         with pytest.raises(NotStored):
-            await producer.aclose()
+            await producer.close()
 
 
 async def test_a_failure_that_somebody_hears_of_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -127,7 +127,7 @@ async def test_consumers_and_producers_open_and_close_beside_with() -> None:
         await producer.publish(b"x")
         (message,) = await consumer.take(1)
         await message.ack()
-        await consumer.aclose()
+        await consumer.close()
         await producer.close()
         assert await consumer.take(1) == []
 
@@ -159,7 +159,7 @@ def test_those_of_asyncio_open_and_close() -> None:
             await producer.publish(b"x")
             (message,) = await consumer.take(1)
             await message.ack()
-            await consumer.aclose()
+            await consumer.close()
             await producer.close()
             assert await client.fetch_any([("jobs", "g")]) == []
 

@@ -626,7 +626,7 @@ FRONTS: dict[str, Any] = {"trio": trio_client, "aio": aio, "blocking": blocking}
     ("kind", "name", "here"),
     [("Message", "body", "payload"), ("Message", "nack", "reject()"), ("Client", "send", "publish()"),
      ("Client", "subscribe", "consumer(topic, group)"), ("Client", "queue_declare", "create_topic()"),
-     ("Consumer", "poll", "take()"), ("Producer", "produce", "send()")],
+     ("Consumer", "poll", "take()"), ("Consumer", "aclose", "close()"), ("Producer", "produce", "send()")],
 )  # fmt: skip
 def test_a_call_of_another_queue_is_refused_with_ours(front: str, kind: str, name: str, here: str) -> None:
     cls = getattr(FRONTS[front], kind)

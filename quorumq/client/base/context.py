@@ -51,7 +51,7 @@ class Flushed(Protocol):
 
     topic: str
 
-    async def aclose(self) -> None: ...
+    async def close(self) -> None: ...
 
     def _learn(self, register: Topic) -> None:
         """Take note of its topic as a node has just named it."""
@@ -105,7 +105,7 @@ class Context:
         errors: list[QuorumqError] = []
         for flushed in list(self._open):
             try:
-                await flushed.aclose()
+                await flushed.close()
             except QuorumqError as error:
                 errors.append(error)
         if errors:

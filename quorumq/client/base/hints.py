@@ -25,8 +25,11 @@ COUNTERPARTS: Final = {
         "change_message_visibility": "extend()", "seek": "rewind()", "purge_queue": "purge()",
         "create_queue": "create_topic()", "queue_declare": "create_topic()", "delete_queue": "delete_topic()",
     },
-    "Consumer": {"poll": "take()", "receive": "take()", "fetch": "take()", "commit": "ack()", "nack": "reject()"},
-    "Producer": {"produce": "send()", "send_many": "publish_many()", "put": "send()"},
+    "Consumer": {
+        "poll": "take()", "receive": "take()", "fetch": "take()", "commit": "ack()", "nack": "reject()",
+        "aclose": "close()",
+    },
+    "Producer": {"produce": "send()", "send_many": "publish_many()", "put": "send()", "aclose": "close()"},
 }  # fmt: skip
 """Attributes of other queues' objects, by class, with their counterparts here."""
 

@@ -181,17 +181,13 @@ class Consumer:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        await self.aclose()
+        await self.close()
 
     async def open(self) -> None:
         """Begin to fetch, until `close`: for programs whose start and stop are two calls. Else use ``async with``."""
         await self.__aenter__()
 
     async def close(self) -> None:
-        """End, as `aclose` does."""
-        await self.aclose()
-
-    async def aclose(self) -> None:
         """End: nothing more is handed over, and the rest is given back. Takes at most a second."""
         self._scope.cancel()
         await self.drain()

@@ -134,10 +134,6 @@ class Producer:
         """Begin, until `close`: for programs whose start and stop are two calls. Else use ``async with``."""
         await self.__aenter__()
 
-    async def close(self) -> None:
-        """Flush, then end, as `aclose` does."""
-        await self.aclose()
-
     async def _start(self) -> None:
         async with self._lock:
             if not self._started:
@@ -151,11 +147,11 @@ class Producer:
 
     async def __aexit__(self, *exc_info: object) -> None:
         if exc_info[0] is None:
-            await self.aclose()
+            await self.close()
         else:
             self._end()
 
-    async def aclose(self) -> None:
+    async def close(self) -> None:
         """Flush, then end. If all messages of its session are confirmed, the session is closed too, as far as possible.
 
         Raises:

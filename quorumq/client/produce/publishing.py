@@ -104,4 +104,4 @@ class PublishCalls(Calls):
 
 async def _close(producer: Producer) -> None:
     with suppress(QuorumqError):  # each caller has heard of its own
-        await producer.aclose()
+        await producer.close()
