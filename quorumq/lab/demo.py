@@ -20,7 +20,6 @@ import click
 
 from quorumq.cli.common import console, ended_by_sigterm, json_option, print_json, run
 from quorumq.core.values.errors import UsageError
-from quorumq.lab.demo_input import chunks_of_lines
 from quorumq.lab.demo_run import GROUP, TOPIC, Run
 from quorumq.lab.demo_verdict import Verdict
 from quorumq.lab.demo_view import verdict_table
@@ -29,21 +28,13 @@ from quorumq.lab.gateways import INSTALL, is_installed
 
 @click.command()
 @click.option(
-    "--input",
-    "lines",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Publish the lines of FILE, each to be parsed as Python source, instead of the source of the Python "
-    "installation. Blank lines are left out; at least 100 must remain.",
-)
-@click.option(
     "--keep",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
     help="Leave data directories, logs and histories in DIR, a new or empty directory.",
 )
 @json_option
-def demo(lines: Path | None, keep: Path | None, as_json: bool) -> None:
+def demo(keep: Path | None, as_json: bool) -> None:
     """Watch a cluster lose a node and no message. Takes about half a minute.
 
     Three nodes store the Python source of this installation; three worker processes parse it, and make files that
@@ -58,10 +49,9 @@ def demo(lines: Path | None, keep: Path | None, as_json: bool) -> None:
         raise UsageError(
             f"{keep} is not empty: give --keep a new directory, so that one demo's messages are in it"
         )
-    chunks = chunks_of_lines(lines) if lines is not None else None
     out = console(stderr=as_json)
     with ended_by_sigterm(), _directory(keep) as directory:
-        verdict = run(Run(directory, chunks, out).main)
+        verdict = run(Run(directory, out).main)
     out.print()
     out.print(verdict_table(verdict))
     out.print()

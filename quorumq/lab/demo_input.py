@@ -24,14 +24,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from quorumq.core.values.errors import UsageError
 from quorumq.core.values.limits import PAYLOAD_BYTES_MAX
 from quorumq.wire.batch import Message
 
 MESSAGES_MAX: Final = 6_000
-
-LINES_MIN: Final = 100
-"""If `--input` has fewer lines, they are worked off before a fault can happen to the cluster."""
 
 PATH_CHARS_MAX: Final = 1_000
 
@@ -101,35 +97,6 @@ def malformed_chunks() -> list[Chunk]:
         for entry in sorted(folder.iterdir(), key=lambda entry: entry.name)
         if entry.name.endswith(".txt")
     ]
-
-
-def chunks_of_lines(path: Path) -> list[Chunk]:
-    """Return one piece for each line of a file that is not blank, without its line end.
-
-    Raises:
-        UsageError: it cannot be read, has fewer than `LINES_MIN` lines, or a line is too long for a message.
-    """
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror or error}; name a file of lines") from error
-    chunks = [
-        Chunk(line, f"{path.name}:{number}")
-        for number, line in enumerate(lines, 1)
-        if line and not line.isspace()
-    ]
-    if len(chunks) < LINES_MIN:
-        raise UsageError(
-            f"{path} has {len(chunks)} lines that are not blank: give at least {LINES_MIN}, so that there is time to "
-            "kill a node while they are worked on"
-        )
-    for chunk in chunks:
-        if len(chunk.source) > PAYLOAD_BYTES_MAX:
-            raise UsageError(
-                f"{chunk.path} has {len(chunk.source)} bytes: a line becomes a message, of at most "
-                f"{PAYLOAD_BYTES_MAX} bytes; shorten it"
-            )
-    return chunks
 
 
 def parse_source(source: bytes, encoding: str = "") -> None:

@@ -69,9 +69,6 @@ class Run:
     """One demo."""
 
     directory: Path  # for everything; exists and is empty
-    chunks: (
-        list[Chunk] | None
-    )  # pieces to publish; None for the source of the installation and the malformed files
     out: Any  # the console to draw on
     malformed: dict[MessageKey, None] = field(default_factory=dict)
     dead_letters: dict[MessageKey, str] = field(default_factory=dict)  # at the end, with their error classes
@@ -118,8 +115,6 @@ class Run:
     # ------------------------------------------------------------------------- the work
 
     async def _collect(self) -> list[Chunk]:
-        if self.chunks is not None:
-            return self.chunks
         collected = await trio.to_thread.run_sync(
             lambda: [*malformed_chunks(), *chunks_of_installation(installation_files())],
             abandon_on_cancel=True,

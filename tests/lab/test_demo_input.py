@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
-from quorumq.core.values.errors import UsageError
 from quorumq.core.values.limits import MESSAGE_BYTES_MAX, PAYLOAD_BYTES_MAX
 from quorumq.lab.demo_input import (
-    LINES_MIN,
     MALFORMED,
     Chunk,
     chunks_of_installation,
-    chunks_of_lines,
     installation_files,
     malformed_chunks,
     parse_source,
@@ -87,19 +82,3 @@ def test_a_chunk_at_the_limit_fits_into_a_message(tmp_path: Path) -> None:
     record = encode_record(Chunk(b"x" * PAYLOAD_BYTES_MAX, path, "utf-8", True).message())
     assert len(record) <= MESSAGE_BYTES_MAX
     assert list(chunks_of_installation(write(tmp_path, huge="x = 1 \n" * (PAYLOAD_BYTES_MAX // 7 + 1)))) == []
-
-
-def test_input_lines_become_messages_and_too_few_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "lines.txt"
-    path.write_text("".join(f"x = {i}\r\n\n  \n" for i in range(LINES_MIN)))
-    chunks = chunks_of_lines(path)
-    assert [chunk.source for chunk in chunks[:2]] == [b"x = 0", b"x = 1"]
-    assert chunks[1].path == "lines.txt:4"
-    path.write_text("x = 1\n" * (LINES_MIN - 1))
-    with pytest.raises(UsageError, match=f"at least {LINES_MIN}"):
-        chunks_of_lines(path)
-    path.write_text("x = 1\n" * LINES_MIN + "y" * (PAYLOAD_BYTES_MAX + 1))
-    with pytest.raises(UsageError, match=f"lines.txt:{LINES_MIN + 1} has"):
-        chunks_of_lines(path)
-    with pytest.raises(UsageError, match=r"nothing\.txt cannot be read"):
-        chunks_of_lines(tmp_path / "nothing.txt")
