@@ -15,7 +15,6 @@ COMMANDS = {
     "shrink": ("sim.shrink_command:shrink", "Make a failing run as small as it gets."),
     "diagram": ("sim.diagram_command:diagram", "Draw a run as one page, or tell one message's story."),
     "real": ("sim.real_command:real", "Run real processes under faults: a workload of ours, or yours."),
-    "check": ("sim.check_command:check", "Check histories that are there already."),
     "explore": ("sim.explorer.cli:explore", "Try every interleaving of a small cluster, within bounds."),
 }
 """Import path of the click command and the line that `--help` shows, by subcommand."""

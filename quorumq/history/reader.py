@@ -6,13 +6,12 @@ import gzip
 import json
 import os
 import zlib
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Final, cast
 
 from quorumq.core.values.errors import NotFound
-from quorumq.history.schema import COMMON, KINDS, VERSION, HistoryError, Row, check_row
+from quorumq.history.schema import VERSION, HistoryError, Row, check_row
 
 SUFFIXES: Final = (".jsonl", ".jsonl.gz")
 """Endings of the names of histories in a directory; a file that is named itself is read under any name."""
@@ -41,21 +40,17 @@ def histories_of(paths: Iterable[str | Path]) -> list[Path]:
     return list(result)
 
 
-def read_history(
-    paths: Iterable[str | os.PathLike[str]], others: Counter[str] | None = None
-) -> Iterator[Row]:
+def read_history(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Row]:
     """Yield the lines of these files, one file after the other, each checked.
 
     If the last line has no newline, its writer was killed, and the line is left out.
 
     Args:
         paths: files in any order; those that end in .gz are unpacked.
-        others: lines of kinds that this version does not know are passed over, and counted here by kind. If not given,
-            such a line is an error.
 
     Raises:
-        HistoryError: a line that is not of the schema: the text begins with ``file:line``.
-        OSError: a file cannot be read.
+        HistoryError: if a line is not of the schema: the text begins with ``file:line``.
+        OSError: if a file cannot be read.
     """
     for path in paths:
         with _opened(Path(path)) as file:
@@ -70,9 +65,6 @@ def read_history(
                     row = json.loads(line)
                 except ValueError as error:
                     raise HistoryError(f"{path}:{number}: not JSON: {error}") from None
-                if others is not None and _is_other(row):
-                    others[row["kind"]] += 1
-                    continue
                 problem = check_row(row) if isinstance(row, dict) else "not a JSON object"
                 if problem:
                     raise HistoryError(f"{path}:{number}: {problem}")
@@ -82,13 +74,6 @@ def read_history(
                         "use a newer quorumq to read it"
                     )
                 yield row
-
-
-def _is_other(row: object) -> bool:
-    """Return True if it is a line of a history, of a kind that a later version may have added."""
-    if not isinstance(row, dict) or not COMMON.keys() <= row.keys():
-        return False
-    return isinstance(row["kind"], str) and row["kind"] not in KINDS
 
 
 def _opened(path: Path) -> IO[bytes]:

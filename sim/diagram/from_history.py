@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from quorumq.core.values.errors import NotFound
-from sim.check_command import runs_in
+from quorumq.core.values.errors import NotFound, StorageError
+from quorumq.history import HistoryError, Row
+from quorumq.history.reader import read_history
 from sim.checkers import check_history
 from sim.diagram.rows import items_of
 from sim.diagram.story import MESSAGE, Story
@@ -19,7 +20,7 @@ def story_of_history(paths: Sequence[Path]) -> Story:
         StorageError: a file cannot be read, or is no history.
         NotFound: there is no line.
     """
-    runs = runs_in(paths)
+    runs = _runs_in(paths)
     if not runs:
         raise NotFound(f"{', '.join(map(str, paths))}: no line is here")
     run, rows = max(runs.items(), key=lambda item: len(item[1]))
@@ -33,3 +34,16 @@ def story_of_history(paths: Sequence[Path]) -> Story:
     owners = dict.fromkeys(row["owner"] for row in rows if "owner" in row)
     story.rename({owner: f"#{number} of {owner.split('.', 1)[0]}" for number, owner in enumerate(owners, 1)})
     return story
+
+
+def _runs_in(paths: Iterable[Path]) -> dict[str, list[Row]]:
+    """Return the lines of each run in these histories, in order of time."""
+    runs: dict[str, list[Row]] = {}
+    try:
+        for row in read_history(paths):
+            runs.setdefault(row["run"], []).append(row)
+    except (HistoryError, OSError) as error:
+        raise StorageError(str(error)) from None
+    for rows in runs.values():
+        rows.sort(key=lambda row: row["at"])  # lines of one writer are in order, and the sort keeps them so
+    return runs

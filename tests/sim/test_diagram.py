@@ -111,6 +111,12 @@ def test_a_history_is_told_without_packets(tmp_path: Path) -> None:
     assert all(item.end is not None and item.end <= healed for item in story.items if item.kind == "fault")
 
 
+def test_a_file_that_is_no_history_is_named(tmp_path: Path) -> None:
+    (tmp_path / "h.jsonl").write_text("{}\n")
+    done = CliRunner().invoke(main, ["diagram", str(tmp_path)])
+    assert (done.exit_code, "h.jsonl:1" in done.output) == (74, True)
+
+
 def test_a_long_story_keeps_the_items_near_the_violation(story: Story) -> None:
     small = Story(story.title, items=list(story.items), broken=story.broken, focus=story.focus)
     small.shown(100)
