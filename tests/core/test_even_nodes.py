@@ -6,6 +6,7 @@ import pytest
 
 from quorumq.core import messages as m
 from quorumq.core.cluster.rounds import majority_of
+from quorumq.core.cluster.topics import replica_sets
 from tests.core.cluster import Cluster
 from tests.core.steps import check_failed
 
@@ -25,6 +26,8 @@ def test_half_of_the_voters_or_fewer_change_nothing(size: int, of_voters: int) -
     cluster.ask("a", m.SetGroup("jobs", "g"))
     voters = cluster.nodes["a"].catalogue.cluster.voters
     assert len(voters) == min(size, 5)
+    config = cluster.nodes["a"].context.config
+    added_on = replica_sets(topic, 2, config.nodes, config.machines)[1][0]
     half = voters[:of_voters]
     sides = (half[0], cluster.names[-1]) if 2 * of_voters == len(voters) else (half[0],)
     cluster.drop = lambda sender, to, message: (sender in half) != (to in half)
@@ -37,7 +40,9 @@ def test_half_of_the_voters_or_fewer_change_nothing(size: int, of_voters: int) -
         is_promised = isinstance(request, m.AlterTopic) and request.partitions is None
         reads = of_voters > len(voters) - majority_of(len(voters))
         for name in sides:
-            code = "too-few-replicas" if is_promised and not reads else "outcome-unknown"
+            is_far = isinstance(request, m.AlterTopic) and (added_on in half) != (name in half)
+            refused = is_far if not is_promised else not reads
+            code = "too-few-replicas" if refused else "outcome-unknown"
             check_failed(cluster.ask(name, request, 6.0), code)
 
 
