@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from quorumq.core import messages as m
 from quorumq.core.messages import Envelope
 from quorumq.core.messages.effects import Received
@@ -14,7 +12,7 @@ from quorumq.core.values.limits import AGES_ASKED_END, NUMBERS_END, STAMPS_END, 
 from quorumq.core.values.types import Death, Kind, PartitionId, ProducerId, Record, Stamp, Topic
 from tests.core.coded import Coded, through_the_wire
 from tests.core.last_numbers import LAST, begun, far_batch, see_stamps
-from tests.core.steps import check_failed
+from tests.core.steps import check_failed, outcomes
 
 ENDS = (NUMBERS_END, AGES_ASKED_END, STAMPS_END, STARTS_MAX, 1 << 63, WORDS_END)
 FAR = sorted({0, 1, *(end - by for end in ENDS for by in (65_538, 2, 1)), *ENDS} - {WORDS_END})
@@ -75,7 +73,3 @@ def test_counts_that_a_node_made_up_grow_no_further() -> None:
     assert counted.attempts is not None
     assert counted.attempts.ended == NUMBERS_END - 1
     start_again(cluster, topic)
-
-
-def outcomes(reply: Any) -> list[str]:
-    return [verdict.outcome for verdict in reply.verdicts]

@@ -7,19 +7,22 @@ import pytest
 from quorumq.core import messages as m
 from quorumq.core.values.types import Death, ProducerId, Span, Stamp
 from tests.core.cluster import Cluster
-from tests.core.steps import check_failed, fetch, opened, outcomes, receipts, with_messages, with_session
+from tests.core.steps import (
+    check_failed,
+    fetch,
+    opened,
+    outcomes,
+    receipts,
+    seqs,
+    with_messages,
+    with_session,
+)
 
 SOME = Span(ProducerId("x", 1, 1, 1), 0, 1)
 
 
 def by_id(*spans: Span, group: str = "g", idle: bool = True, hold_time: float = 10.0) -> m.Fetch:
     return fetch(group, idle=idle, hold_time=hold_time)._replace(partitions=(0,), spans=spans)
-
-
-def seqs(reply: object) -> list[int]:
-    return sorted(
-        seq for item in receipts(reply) for seq in range(item.receipt.span.start, item.receipt.span.stop)
-    )
 
 
 def suspects(reply: object) -> list[bool]:

@@ -7,19 +7,17 @@ import time
 from typing import Any
 
 from quorumq.core import messages as m
-from quorumq.core.values.types import Incarnation, PartitionId, ProducerId, Topic
+from quorumq.core.values.types import PartitionId, ProducerId, Topic
 from quorumq.wire.batch import Message, build_batch
 from quorumq.wire.codec import decode_message, encode_message, signed_items
 from quorumq.wire.frames import FrameReader
+from quorumq.wire.hello import client_hello
 from quorumq.wire.values import SignedNamed
+from tests.core.steps import outcomes
 from tests.patience import PATIENCE_S
 
 SEALS: dict[ProducerId, bytes] = {}
 """Signatures of the sessions that were opened here."""
-
-
-def client_hello() -> m.Hello:
-    return m.Hello(m.VERSIONS, "", b"", 0.0, "", Incarnation(0, 0), 0, int(time.time() * 1000), 0, "raw")
 
 
 class Raw:
@@ -34,7 +32,7 @@ class Raw:
         self.number = 0
         self.replies: dict[int, Any] = {}
         if hello:
-            reply = self.ask(client_hello())
+            reply = self.ask(client_hello("raw", int(time.time() * 1000)))
             assert isinstance(reply, m.Welcome), reply
 
     def __enter__(self) -> Raw:
@@ -158,8 +156,3 @@ def size_of(reply: Any) -> int:
     """Return the number of messages in a Fetched."""
     assert isinstance(reply, m.FetchReply), reply
     return sum(part.header.size for part in reply.slices)
-
-
-def outcomes(reply: Any) -> list[str]:
-    assert isinstance(reply, m.SettleReply), reply
-    return [verdict.outcome for verdict in reply.verdicts]

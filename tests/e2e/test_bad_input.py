@@ -14,8 +14,9 @@ from quorumq.core.values.limits import MIB
 from quorumq.lab.local import LocalCluster
 from quorumq.wire.codec import encode_message
 from quorumq.wire.frames import MAGIC
+from quorumq.wire.hello import client_hello
 from tests.e2e.conftest import rss_of
-from tests.e2e.raw import Raw, client_hello
+from tests.e2e.raw import Raw
 
 RSS_GROWTH_MAX_MIB = 64
 
@@ -36,7 +37,7 @@ def prefix(header: int, body: int) -> bytes:
     return MAGIC + struct.pack(">II", header, body)
 
 
-HELLO = b"".join(encode_message(client_hello(), request=1))
+HELLO = b"".join(encode_message(client_hello("raw", 0), request=1))
 
 
 @pytest.mark.parametrize(

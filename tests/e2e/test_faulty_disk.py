@@ -20,7 +20,8 @@ from quorumq.storage.records import BATCH_STORED
 from quorumq.wire.codec import signed_items
 from quorumq.wire.values import SignedNamed
 from tests import patience
-from tests.e2e.raw import Raw, outcomes, publish, receipts, size_of
+from tests.core.steps import outcomes
+from tests.e2e.raw import Raw, publish, receipts, size_of
 from tests.node.programs import address, start, until, write_config
 from tests.patience import PATIENCE_S
 from tests.storage.writer import frames_in

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 
 from quorumq.lab.local import LocalCluster
-from tests.e2e.raw import Raw, outcomes, size_of
+from tests.core.steps import outcomes
+from tests.e2e.raw import Raw, size_of
 
 HOLD_TIME_MAX_S = 900.0
 

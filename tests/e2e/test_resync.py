@@ -16,8 +16,9 @@ from quorumq.core.messages.records import RecordsMerged
 from quorumq.core.values.types import Death, Stamp
 from quorumq.lab.local import LocalCluster
 from quorumq.storage.records import TYPE_OF
+from tests.core.steps import outcomes
 from tests.e2e.nodes import data_of, publish, status_when
-from tests.e2e.raw import Raw, outcomes, size_of
+from tests.e2e.raw import Raw, size_of
 from tests.patience import PATIENCE_S, until
 from tests.storage.samples import record_headers
 

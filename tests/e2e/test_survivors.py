@@ -9,17 +9,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from quorumq.cli.main import main
 from quorumq.cli.status import cluster_report
 from quorumq.lab.local import LocalCluster
+from tests.core.steps import outcomes
+from tests.e2e.manual import run
 from tests.e2e.nodes import data_of, publish, status_when
-from tests.e2e.raw import Raw, outcomes
-
-
-def run(cluster: LocalCluster, *arguments: str) -> Result:
-    return CliRunner().invoke(main, list(arguments), env={"QUORUMQ_NODES": ",".join(cluster.addresses)})
+from tests.e2e.raw import Raw
 
 
 @pytest.fixture

@@ -20,6 +20,8 @@ from quorumq.wire.proofs import DIALLER, LISTENER, Handshake, fresh_nonce
 from quorumq.wire.receipts import key_number, sign_session
 from quorumq.wire.values import SignedNamed
 from sim.shell.memory import SECRET, WALL_MS, MemoryTransport, now
+from tests.core.steps import outcomes as outcomes
+from tests.e2e.raw import receipts as receipts
 
 
 class World(sim.shell.memory.World):
@@ -162,13 +164,3 @@ def fetch(most: int = 100, wait: float = 0.0, hold_time: float = 4.0, size: int 
 def payloads(reply: Any) -> list[bytes]:
     assert isinstance(reply, m.FetchReply), reply
     return [message.payload for part in reply.slices for message in part.messages()]
-
-
-def receipts(reply: Any) -> list[SignedNamed]:
-    assert isinstance(reply, m.FetchReply), reply
-    return [SignedNamed(delivery.signed) for part in reply.slices for delivery in part.deliveries]
-
-
-def outcomes(reply: Any) -> list[str]:
-    assert isinstance(reply, m.SettleReply), reply
-    return [verdict.outcome for verdict in reply.verdicts]
