@@ -160,21 +160,15 @@ def test_delivered_after_ack(
     assert not (wrong and run.verdict(expected=1).passed)
 
 
-def test_two_deliveries_inside_one_hold_are_seen(run: Run) -> None:
+@pytest.mark.parametrize("extended", [False, True])
+def test_two_deliveries_inside_one_hold_are_seen(run: Run, extended: bool) -> None:
     run.publish(4, 5)
     run.deliver(4, 20.0, 120)
-    run.deliver(4, 24.0, 121, who="client:w2")
-    run.ack(4, 24.5, 121, "acked_after_expiry")
-    verdict = run.verdict(expected=5, m2="E", m3="E")
-    assert (verdict.overlapping, verdict.passed) == (1, False)
-
-
-def test_a_delivery_inside_an_extended_hold_is_seen(run: Run) -> None:
-    run.publish(4, 5)
-    run.deliver(4, 20.0, 120)
-    run.extend(4, 27.4, 120)
-    run.deliver(4, 26.0, 121, who="client:w2")
-    run.ack(4, 26.5, 121, "acked_after_expiry")
+    if extended:
+        run.extend(4, 27.4, 120)
+    at = 26.0 if extended else 24.0
+    run.deliver(4, at, 121, who="client:w2")
+    run.ack(4, at + 0.5, 121, "acked_after_expiry")
     verdict = run.verdict(expected=5, m2="E", m3="E")
     assert (verdict.overlapping, verdict.passed) == (1, False)
 
