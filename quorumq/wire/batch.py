@@ -343,11 +343,11 @@ def encode_records(
     """Encode payloads of type bytes as records with one key and headers, without a Python call for each."""
     head = _record_head(key, headers)
     heads = {size: head + cbor.blob_head(size) for size in set(map(len, payloads))}
-    records = [heads[len(payload)] + payload for payload in payloads]
-    largest = max(map(len, payloads), default=0)
-    if largest > limits.PAYLOAD_BYTES_MAX or max(map(len, records), default=0) > limits.MESSAGE_BYTES_MAX:
-        raise _too_large(max(map(len, records)), largest)
-    return records
+    largest = max(heads, default=0)
+    encoded = len(heads.get(largest, b"")) + largest
+    if largest > limits.PAYLOAD_BYTES_MAX or encoded > limits.MESSAGE_BYTES_MAX:
+        raise _too_large(encoded, largest)
+    return [heads[len(payload)] + payload for payload in payloads]
 
 
 def _record_head(key: bytes | None, headers: Mapping[str, HeaderValue] | None) -> bytes:
