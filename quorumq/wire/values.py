@@ -23,6 +23,7 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
+from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import cbor2
@@ -415,7 +416,10 @@ class _Maker:
         if isinstance(hint, type) and issubclass(hint, IntEnum):
             return f"uint(int({var}))"
         assert hasattr(hint, "_fields"), f"{owner}.{field}: no encoding for {hint}"
-        return f"{self._name(self.of(hint)[0])}({var}, lift)"
+        encode = self.of(hint)[0]
+        if hint is messages.Starts:  # the same ones go with every reply of a replica
+            return f"{self._name(lru_cache(maxsize=64)(lambda value: encode(value, None)))}({var})"
+        return f"{self._name(encode)}({var}, lift)"
 
     def _decoding(self, hint: Any, var: str, owner: str, field: str) -> list[str]:
         """Statements that check ``var`` and turn it into its value."""
@@ -478,9 +482,7 @@ class _Maker:
             lines = refuse(
                 f"type({var}) is not tuple or len({var}) < {len(args)}", f"must be an array of {len(args)}"
             )
-            parts = [
-                f"{self._item(arg, owner, field)}({var}[{index}], body)" for index, arg in enumerate(args)
-            ]
+            parts = [f"{self._item(arg, owner, field)}({var}[{at}], body)" for at, arg in enumerate(args)]
             return [*lines, f"{var} = ({', '.join(parts)},)"]
         if producer_id is dict:
             return [f"{var} = check_map({where}, {var})"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cProfile
 import re
 import typing
 from collections.abc import Iterator
@@ -12,9 +13,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quorumq.core.messages import AckRequest, Fetch, Granted, Heartbeat, StatusReply, Want, records
+from quorumq.core.messages import (
+    AckRequest,
+    Fetch,
+    Granted,
+    Heartbeat,
+    Starts,
+    StatusReply,
+    StoreReply,
+    Want,
+    records,
+)
 from quorumq.core.values.limits import SPANS_PER_REQUEST_MAX
-from quorumq.core.values.types import OPEN_ZERO, Batch, BatchHeader, Death, Kind, Record, Span, Stamp, Topic
+from quorumq.core.values.types import (
+    OPEN_ZERO,
+    Batch,
+    BatchHeader,
+    Death,
+    Incarnation,
+    Kind,
+    Record,
+    Span,
+    Stamp,
+    Topic,
+)
 from quorumq.wire import cbor
 from quorumq.wire.bounds import CHECKS, ITEMS_MAX, NODE_CHARS_MAX
 from quorumq.wire.cbor import BadValue
@@ -44,6 +66,16 @@ def test_other_atoms_are_written_as_cbor2_writes_them(s: str, b: bytes, x: float
     if x == x and abs(x) != float("inf"):
         assert cbor.real(x) == cbor2.dumps(x)
     assert cbor.array_head(n) == cbor2.dumps([0] * n)[: -n or None]
+
+
+def test_the_starts_that_go_with_every_reply_are_encoded_once() -> None:
+    reply = StoreReply(1, (), Starts(7, (Incarnation(1, 2),)))
+    encoded = encode_value(reply)
+    profiler = cProfile.Profile(builtins=False)
+    profiler.enable()
+    assert encode_value(reply) == encoded
+    profiler.disable()
+    assert "e_Starts" not in {getattr(entry.code, "co_name", "") for entry in profiler.getstats()}
 
 
 @pytest.mark.parametrize("n", [2**64, -(2**64) - 1, 2**200])
