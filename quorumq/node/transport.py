@@ -219,11 +219,14 @@ class Outflow:
             views = list(islice(buffers, BUFFERS_PER_SEND))
             if self.waiting > SENT_PER_TURN:
                 views = first_bytes(views, SENT_PER_TURN - total)
-            asked = sum(view.nbytes for view in views)
             taken = remaining = self.transport.send_some(views)
             total += taken
             self.sent += taken
             self.waiting -= taken
+            if not self.waiting:  # mostly
+                buffers.clear()
+                break
+            asked = sum(view.nbytes for view in views)
             while remaining and remaining >= buffers[0].nbytes:
                 remaining -= buffers.popleft().nbytes
             if remaining:
