@@ -245,8 +245,9 @@ class Node:
             self.changes.adopted(self.core.context.adopted)
         if not driver.busy:
             self._arm(driver.mono)
-            if self.core.catalogue.cluster is not self._cluster:
-                self._cluster = self.core.catalogue.cluster
+            cluster = self.core.state.catalogue.cluster
+            if cluster is not self._cluster:
+                self._cluster = cluster
                 self.when_members_change()
             if (self._moved or self._resyncing) and not driver.silent:
                 self._note_trust()

@@ -175,8 +175,8 @@ class NodeCore:
         Returns:
             the effects, to be carried out in order (core/messages/effects.py).
         """
-        state = self.state
-        self.context.rng = rng
+        state, context = self.state, self.context
+        context.rng = rng
         self.serving = False
         effects: list[e.Effect] = []
         if self.trust.lost:
@@ -185,8 +185,8 @@ class NodeCore:
             return effects
         state.looks_left = limits.LOOKS_PER_STEP
         state.compares_left, state.reclaims_left = limits.COMPARED_PER_STEP, limits.RECLAIMED_PER_STEP
-        self.context.woken = {}
-        waited = bool(self.context.costly.lines)
+        context.woken = {}
+        waited = bool(context.costly.lines)
         if state.timers and state.timers[0][0] <= now.mono:
             for timer in self.timers.take_due(now):
                 self._absorb(self.timers.on_timer(timer, now), effects, now)
@@ -200,20 +200,20 @@ class NodeCore:
             )
             if new:
                 self._absorb(new, effects, now)
-        if self.context.join_is_due:
-            self.context.join_is_due = False
-            self._absorb(joining.go_on(self.context, now, afresh=False), effects, now)
-        if self.context.departure_is_due:
-            self.context.departure_is_due = False
-            self._absorb(end_requests(self.context, now), effects, now)
-        if self.context.publishing:
-            self._absorb(store_published(self.context, now), effects, now)
-        if state.newly_ready and not self.context.requests:
+        if context.join_is_due:
+            context.join_is_due = False
+            self._absorb(joining.go_on(context, now, afresh=False), effects, now)
+        if context.departure_is_due:
+            context.departure_is_due = False
+            self._absorb(end_requests(context, now), effects, now)
+        if context.publishing:
+            self._absorb(store_published(context, now), effects, now)
+        if state.newly_ready and not context.requests:
             state.newly_ready = {}
         elif state.newly_ready:
-            self._absorb(wake_newly_ready(self.context, now), effects, now)
-        if self.context.costly.lines:
-            few = 0 < self.context.costly.waiting(NO_CALLER) <= limits.LEFT_OVER_MAX
+            self._absorb(wake_newly_ready(context, now), effects, now)
+        if context.costly.lines:
+            few = 0 < context.costly.waiting(NO_CALLER) <= limits.LEFT_OVER_MAX
             self._serve_costly(effects, now, waited or few, bool(events))
         clock, reserve = state.clock, None
         if max(clock.value, clock.highest, now.wall_ms << 16) > clock.requested_reserve - HALF_STEP:  # seldom
@@ -227,7 +227,7 @@ class NodeCore:
             if table is None:
                 stale = self.timers.is_stale(head)
             else:
-                stale = head[1] not in getattr(self.context, table)  # type: ignore[misc]
+                stale = head[1] not in getattr(context, table)  # type: ignore[misc]
             if not stale:
                 break
             popped = heapq.heappop(state.timers)
@@ -237,7 +237,7 @@ class NodeCore:
                     heapq.heappop(ended)
                 heapq.heappush(ended, popped)
         state.looks_left = state.compares_left = state.reclaims_left = NO_END
-        return self.context.peers.positions.count(effects) if effects else effects
+        return context.peers.positions.count(effects) if effects else effects
 
     def next_deadline(self) -> float | None:
         """Return the time of the latest next call of `step` (monotonic seconds), with events or without."""
@@ -354,6 +354,9 @@ class NodeCore:
         return []
 
     def _on_durable(self, token: int, now: Now) -> list[e.Effect]:
+        if token >= 0:  # a batch, mostly
+            self.vote_router.on_durable(token, now)
+            return []
         if token == TOKEN_POSITION:
             return []
         if token == TOKEN_TOPIC:
@@ -389,11 +392,8 @@ class NodeCore:
                     return []
                 return self._on_message(*waited, now)
             return joining.on_completed(self.context, self.trust, token - TOKEN_COMPLETED, now)
-        if token < 0:
-            self.state.clock.on_reserve_durable((token - TOKEN_RESERVE) << 16)
-            return self._on_reserve(now)
-        self.vote_router.on_durable(token, now)
-        return []
+        self.state.clock.on_reserve_durable((token - TOKEN_RESERVE) << 16)
+        return self._on_reserve(now)
 
     def _on_reserve(self, now: Now) -> list[e.Effect]:
         """Go on with requests that wait for a stamp: there are stamps again."""
