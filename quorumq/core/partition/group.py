@@ -242,6 +242,8 @@ class GroupView:
             self.digests.stale[span.producer_id] = None
             if attempts is not None and attempts is not before.attempts:
                 join(changes.counted, counted(span, attempts))
+        if delay is None and claim is None:  # mostly
+            return lease
         self.claims = self.claims or claim is not None
         for part, old in ((delay, before.delay), (claim, before.claim)):
             if part is not None and part is not old:

@@ -390,12 +390,14 @@ class Views:
         early = batch.due - now.mono if batch.number in self.batches.waiting else 0.0
         home = view.home
         covered = not home.from_ms or view.covers(producer_id, header.published_ms)
-        group = (now.mono, home is not view, home.generation, view.min_ballot)
         born = batch.born
         if batch.number < self.node.uncertain_below and self.node.is_uncertain(now):
             born = now.mono
-        rule_context = (*group, covered, early, born, header.ttl_ms / 1000, False, False, home.last_deletion)
-        return _new_rule_context((*rule_context, self.max_deliveries)), batch.key if batch.durable else None
+        rule_context = _new_rule_context((
+            now.mono, home is not view, home.generation, view.min_ballot, covered, early, born,
+            header.ttl_ms / 1000, False, False, home.last_deletion, self.max_deliveries,
+        ))  # fmt: skip
+        return rule_context, batch.key if batch.durable else None
 
     def finish(self, view: GroupView, changes: Changes, now: Now) -> tuple[JournalRecord, ...]:
         """Carry out the consequences of a pass (wake FETCHes, set timers, queue batches for RECLAIM); return its

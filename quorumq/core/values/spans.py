@@ -539,10 +539,11 @@ def across(span: Span, tables: Sequence[_Runs[Any]]) -> list[tuple[Span, list[An
     whole = True
     for table in tables:
         overlap: Sequence[Run] = table.runs.get(producer_id, ())
-        if len(overlap) != 1 or type(overlap) is not tuple:
-            overlap = table._overlap(producer_id, start, stop) if overlap else ()
-        elif overlap[0][0] >= stop or overlap[0][1] <= start:
-            overlap = ()
+        if overlap:
+            if len(overlap) != 1 or type(overlap) is not tuple:
+                overlap = table._overlap(producer_id, start, stop)
+            elif overlap[0][0] >= stop or overlap[0][1] <= start:
+                overlap = ()
         columns.append(overlap)
         if overlap:
             first = overlap[0]
