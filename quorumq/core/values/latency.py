@@ -8,11 +8,15 @@ used. Nothing here reads a clock, and equal replies give equal answers: the simu
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 
 STEPS_PER_DOUBLING = 4
 SHORTEST_S = 1e-4
 STEPS_MAX = 4 * 20
 """Number of steps. The longest time told apart is SHORTEST_S * 2**20, about 100 s."""
+
+STEPS = [SHORTEST_S * 2.0 ** (step / STEPS_PER_DOUBLING) for step in range(STEPS_MAX)]
+"""The longest time of each step but the last one, which has no end."""
 
 HALVE_EVERY = 500
 """Answers after which older ones count half: an hour of quiet, or of load, fades within thousands of answers."""
@@ -42,9 +46,7 @@ class Latency:
         self.seconds = 0.0
 
     def note(self, seconds: float) -> None:
-        step = 0
-        if seconds > SHORTEST_S:
-            step = min(STEPS_MAX, math.ceil(STEPS_PER_DOUBLING * math.log2(seconds / SHORTEST_S)))
+        step = bisect_left(STEPS, seconds)
         self.counts[step] = self.counts.get(step, 0.0) + 1.0
         self.ever[step] += 1
         self.seconds += seconds
