@@ -86,16 +86,17 @@ def refusing(function: Callable[P, T]) -> Callable[P, T]:
     known = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     taken = frozenset(known)
 
-    def check(given: Mapping[str, object]) -> None:
-        if not given.keys() <= taken:
-            refuse(called.__qualname__, given, [name for name in known if name not in ("self", "cls")])
+    def refuse_some(given: Mapping[str, object]) -> None:
+        refuse(called.__qualname__, given, [name for name in known if name not in ("self", "cls")])
 
     async def awaited(*args: P.args, **more: P.kwargs) -> Any:
-        check(more)
-        return await cast("Any", function)(*args, **more)
+        if not more.keys() <= taken:
+            refuse_some(more)
+        return await function(*args, **more)  # type: ignore[misc]
 
     def plain(*args: P.args, **more: P.kwargs) -> T:
-        check(more)
+        if not more.keys() <= taken:
+            refuse_some(more)
         return function(*args, **more)
 
     called = wraps(function)(

@@ -372,11 +372,13 @@ class Prefetch:
 
     def _capacity(self, fetcher: Fetcher) -> int:
         """Return the number of messages the next FETCH may bring; 0 while that is not worth one."""
-        self._end_lot_if_over()
         if self._lot:
-            return 0
+            self._end_lot_if_over()
+            if self._lot:
+                return 0
         now = self.context.clock()
-        self._act_on_hint(now)
+        if self._next_suspects_from is not None:
+            self._act_on_hint(now)
         if self._suspects_from is not None and self._must_pause(fetcher):
             return 0
         ahead = self.pace.ahead(now, self.waiting)
@@ -400,9 +402,12 @@ class Prefetch:
         Until then nothing is fetched, and nothing handed over beside it. A task that collects messages and settles none
         of them is not stuck for longer.
         """
-        lot, now = self._lot, self.context.clock()
+        lot = self._lot
+        if not lot:
+            return
+        now = self.context.clock()
         pending = self.in_hand() or any(buffer.remaining for buffer in lot)
-        if lot and not (pending and now < lot[0].deadline):
+        if not (pending and now < lot[0].deadline):
             self._lot = []
             self._deaf_until = now + (now - self._lot_since)
 
@@ -422,7 +427,7 @@ class Prefetch:
 
     def _act_on_hint(self, now: float) -> None:
         """Have the fetcher of the last hint fetch suspects next, unless hints are ignored now."""
-        if self._next_suspects_from is not None and now >= self._deaf_until:
+        if now >= self._deaf_until:
             self._suspects_from, self._next_suspects_from = self._next_suspects_from, None
             self._hinted_at = now
 
