@@ -70,7 +70,7 @@ async def test_a_message_alone_is_few_frames_and_fsyncs_and_no_question_to_the_d
     assert original == COUNTS
 
 
-CALLS = {"node": 629, "wire": 381, "storage": 316, "driver": 85}
+CALLS = {"node": 568, "wire": 373, "storage": 241, "driver": 84}
 """Calls of Python functions of three nodes for a message that is published, delivered and acked alone, at most."""
 
 

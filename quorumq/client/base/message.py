@@ -119,15 +119,14 @@ def settleables_of(messages: Any) -> list[Settleable]:
     Raises:
         UsageError: one is no message that was delivered.
     """
-    settleables: list[Settleable] = []
     alone = isinstance(messages, Settleable | str | MessageId) or not isinstance(messages, Iterable)
-    for one in [messages] if alone else messages:
+    settleables: list[Settleable] = [messages] if alone else list(messages)
+    for one in settleables:
         if not isinstance(one, Settleable):
             raise UsageError(
                 f"{one!r} is not a message that was delivered: settle what a consumer or `fetch` gave, or "
                 "`ticket(receipt)`; an id names a message, and no delivery"
             )
-        settleables.append(one)
     return settleables
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final
 
 import trio
@@ -142,7 +143,7 @@ class AckQueue:
             self._kick()
 
     async def _settle(self, calls: list[Call], failures: Failures) -> None:
-        tickets = [ticket for call in calls for ticket in call.tickets]
+        tickets = list(chain.from_iterable(call.tickets for call in calls))
         await self._ask(tickets, left_of(max(call.end for call in calls)), failures)
         # A receipt that is refused refuses the request: one caller's mistake must not become another's.
         if len(calls) > 1 and failures:

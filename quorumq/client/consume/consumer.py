@@ -486,11 +486,11 @@ class Consumer:
 
     def settled(self, messages: Sequence[Settleable]) -> None:
         """Let go of this consumer's messages that have their verdicts."""
-        let_go = self._working.pop
+        let_go, rewound = self._working.pop, Outcome.REWOUND
         for message in messages:
             let_go(message, None)  # type: ignore[call-overload]
             # Dead letters that the new generation does not cover stand: nothing is void as a whole.
-            if message.outcome is Outcome.REWOUND and not is_dead(self.group):
+            if message.outcome is rewound and not is_dead(self.group):
                 receipt = message.delivery.receipt
                 self._ahead.rewound(receipt.partition.topic, receipt.generation)
         self._full_since = None

@@ -220,7 +220,7 @@ async def settle(
 def note_failures(tickets: Iterable[Settleable], failures: Failures) -> None:
     """Note an awaited operation's failures on its tickets, until the next operation."""
     for ticket in tickets:
-        ticket.failure = failures.get(ticket)
+        ticket.failure = failures.get(ticket) if failures else None
 
 
 @contextmanager
