@@ -25,7 +25,7 @@ from quorumq.client.base.context import REFRESH_S
 from quorumq.client.client import FETCH_LANES
 from quorumq.client.consume.fetching import LAST_S
 from quorumq.core.messages import AckRequest, ClientReply, ExtendRequest, Failed, Fetch, ReleaseRequest
-from quorumq.core.values.errors import Conflict, Transient
+from quorumq.core.values.errors import Code, Conflict, Transient
 from quorumq.core.values.limits import DEADLINE_SHARE
 from tests.client.fake import FakeCluster, connected, failing, fake_cluster, serving
 from tests.client.steps import jobs, publish, take
@@ -699,6 +699,21 @@ async def test_a_fetch_pauses_between_its_attempts_if_no_replica_set_answers() -
             nursery.start_soon(cut_off)
             with pytest.raises(TooFewReplicas, match="fetch from"):
                 await client.fetch("jobs", "g", max_wait=5.0, timeout=8.0)
+
+
+async def test_a_fetch_returns_nothing_if_the_replica_set_that_was_away_has_nothing() -> None:
+    async with jobs(partitions=6, rf=1) as (cluster, client):
+        cluster.refuse.add("c:1")
+        too_often = Failed(Code.USAGE, "it asks without a pause")
+        cluster.answer = lambda node, request: too_often if len(cluster.asked) > 1000 else None
+
+        async def come_back() -> None:
+            await trio.sleep(1.0)
+            cluster.refuse.clear()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(come_back)
+            assert await client.fetch("jobs", "g", max_wait=6.0) == []
 
 
 async def test_a_fetch_that_can_never_work_is_raised() -> None:
