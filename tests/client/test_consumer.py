@@ -716,6 +716,23 @@ async def test_a_fetch_returns_nothing_if_the_replica_set_that_was_away_has_noth
             assert await client.fetch("jobs", "g", max_wait=6.0) == []
 
 
+async def test_a_consumer_raises_nothing_while_one_replica_set_after_the_other_is_away(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with (
+        jobs(partitions=6, rf=1) as (cluster, client),
+        client.consumer("jobs", "g", timeout=3.0) as consumer,
+    ):
+        for name in cluster.names:
+            caplog.clear()
+            cluster.refuse.add(f"{name}:1")
+            cluster.hang_up(name)
+            assert await consumer.take(timeout=70.0) == []  # equal lines of the log are a minute apart
+            assert "a part of the partitions cannot be read" in caplog.text
+            cluster.refuse.clear()
+            assert await consumer.take(timeout=10.0) == []
+
+
 async def test_a_fetch_that_can_never_work_is_raised() -> None:
     async with jobs() as (_, client):
         async with client.consumer("jobs", "g", hold_time=61.0) as consumer:
