@@ -21,7 +21,17 @@ from quorumq.core.partition.ready import ReadyMessages
 from quorumq.core.values.spans import SpanMap
 from quorumq.core.values.types import Span
 from tests.core.cluster import Cluster
-from tests.core.steps import fetch, many, publish, receipts, replica_of, seqs, with_messages, with_session
+from tests.core.steps import (
+    fetch,
+    many,
+    opened,
+    publish,
+    receipts,
+    replica_of,
+    seqs,
+    with_messages,
+    with_session,
+)
 
 
 def suspects(reply: object) -> list[bool]:
@@ -230,7 +240,8 @@ def told(cluster: Cluster, via: str = "a", **options: Any) -> bool:
 
 
 def test_one_client_at_a_time_is_told_that_suspects_wait_and_has_its_hold_time_to_come() -> None:
-    cluster = with_messages(2, max_deliveries=9)
+    cluster = Cluster()
+    publish(cluster, *opened(cluster, partitions=2, max_deliveries=9), 0, 2)  # one has none
     expired(cluster, 2)
     assert not told(cluster, most=1, hold_time=5.0)
     assert not told(cluster, most=1, hold_time=5.0)
