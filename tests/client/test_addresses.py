@@ -13,10 +13,18 @@ from quorumq.client import Client
 from quorumq.client.base.context import PRODUCED_S
 from quorumq.client.transport.nodes import DOUBT_S, REFRESH_S
 from quorumq.core.cluster.members import Members
-from quorumq.core.messages import ChangeMembers, ClientReply, Fetch, Metadata, MetadataReply, NodeInfo
+from quorumq.core.messages import (
+    ChangeMembers,
+    ClientReply,
+    Failed,
+    Fetch,
+    Metadata,
+    MetadataReply,
+    NodeInfo,
+)
 from quorumq.core.messages.effects import LinkDown
 from quorumq.core.node.status import metadata
-from quorumq.core.values.errors import NotFound
+from quorumq.core.values.errors import Code, NotFound
 from quorumq.core.values.limits import LONG_POLL_MAX_S
 from quorumq.core.values.patterns import NO_TOPIC
 from quorumq.testing.network import running
@@ -291,6 +299,24 @@ async def test_a_topic_that_is_not_there_is_named_at_once_though_an_address_is_o
             with pytest.raises(NotFound, match="there is no topic 'absent'"):
                 await client.topic("absent")
         assert trio.current_time() - began < 2.0
+
+
+async def test_a_topic_is_not_missing_while_a_node_that_may_know_it_says_nothing() -> None:
+    async with fake_cluster() as cluster, connected(cluster) as client:
+        await client.create_topic("jobs")
+        missing = Failed(Code.NOT_FOUND, "there is no topic 'jobs'")
+        cluster.answer = lambda node, request: (
+            missing if node != "a" and isinstance(request, Metadata) else None
+        )
+        cluster.mute.add("a")
+
+        async def wake() -> None:
+            await trio.sleep(1.0)
+            cluster.wake("a")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wake)
+            assert (await client.topic("jobs")).name == "jobs"
 
 
 async def test_a_consumer_of_several_topics_looks_at_all_of_them_in_one_request() -> None:
