@@ -32,6 +32,7 @@ from quorumq.client import (
     StorageFull,
     Task,
     TooFewReplicas,
+    Transient,
     UsageError,
     aio,
     blocking,
@@ -241,6 +242,7 @@ async def test_a_full_node_that_is_to_get_a_partition_is_named_at_once() -> None
     """The client asked again for 30 s: but a producer does wait for space."""
     async with jobs(1) as (cluster, client):
         full = Failed(Code.STORAGE_FULL, "to is 'n3': node n3 has only its reserve of disk space left")
+        busy = Failed(Code.TOO_FEW_REPLICAS, "node a is in quarantine", 2, 1)
         cluster.answer = lambda node, request: (
             full if isinstance(request, MovePartition | AlterTopic | CreateTopic) else None
         )
@@ -256,6 +258,13 @@ async def test_a_full_node_that_is_to_get_a_partition_is_named_at_once() -> None
         with pytest.raises(StorageFull):
             await client.create_topic("other", timeout=3.0)
         assert trio.current_time() - began > 2.0
+        cluster.answer = lambda node, request: (
+            (busy if node == "a" else full) if isinstance(request, MovePartition) else None
+        )
+        began = trio.current_time()
+        with pytest.raises(Transient):
+            await client.move_partition("jobs", 0, "n1", "n3", timeout=3.0)
+        assert trio.current_time() - began > 2.0, "node a did not say that it is full"
 
 
 async def test_a_key_and_headers_of_the_wrong_type_are_named_and_the_producer_goes_on() -> None:
