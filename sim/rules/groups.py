@@ -7,16 +7,21 @@ from dataclasses import replace
 
 from quorumq.core.cluster.catalogue import Catalogue
 from quorumq.core.cluster.rounds import Round
+from quorumq.core.messages.effects import Effect
 from quorumq.core.partition import fate
 from quorumq.core.partition.attempts import NO_ATTEMPTS, Attempts
 from quorumq.core.partition.group import GroupView
 from quorumq.core.partition.lease import Held, Lease
 from quorumq.core.partition.replica import Replica
+from quorumq.core.requests import proposing
+from quorumq.core.requests.context import Context
 from quorumq.core.requests.groups import GroupCoordinator
+from quorumq.core.requests.proposing import PROPOSALS_MAX, Proposer
 from quorumq.core.requests.purge import PurgeCoordinator
+from quorumq.core.requests.registration import Registration
 from quorumq.core.values import types
 from quorumq.core.values.spans import SpanMap
-from quorumq.core.values.types import Kind, Record, Span
+from quorumq.core.values.types import Instance, Kind, Now, Record, Span
 from sim.explorer.scenario import Budget, Scenario
 from sim.rules.rule import Rule
 from sim.rules.scripts import DEAD_EVERYWHERE, A, B, C, D, ran_out, registered
@@ -46,6 +51,15 @@ def count_across_generations(
 def rank_purge_first(record: Record) -> tuple[int, bool, bool, int, int]:
     purged = record.kind in (Kind.SKIPPED, Kind.PURGED)
     return (record.generation, record.kind == Kind.ACKED, purged, record.n, int(record.kind))
+
+
+def propose_anyway(self: Registration, context: Context, now: Now) -> list[Effect]:
+    if self.proposer is None:
+        instance = Instance(self.topic, self.name, 0)
+        self.proposer = Proposer(instance, alike=not self.latest, implicit=True)
+    if self.proposer.proposals >= PROPOSALS_MAX:
+        return self._give_up(context, 0, now)
+    return self.proposer.propose(self, context, now)
 
 
 DELETED_AT_TWO = registered("PutGroup", B, C)
@@ -86,7 +100,11 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "groups-are-asked-for",
         "where a topic makes no groups, a FETCH makes none",
-        ((Catalogue, "makes_group", lambda self, topic, group: not self.is_group_deleted(topic.id, group)),),
+        (
+            (Catalogue, "makes_group", lambda self, topic, group: not self.is_group_deleted(topic.id, group)),
+            (Registration, "_propose", propose_anyway),
+            (proposing, "is_refused", lambda message, topic: False),
+        ),
     ),
     Rule(
         "groups-as-seen",
