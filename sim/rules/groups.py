@@ -24,7 +24,7 @@ from quorumq.core.values.spans import SpanMap
 from quorumq.core.values.types import Instance, Kind, Now, Record, Span
 from sim.explorer.scenario import Budget, Scenario
 from sim.rules.rule import Rule
-from sim.rules.scripts import DEAD_EVERYWHERE, A, B, C, D, ran_out, registered
+from sim.rules.scripts import DEAD_EVERYWHERE, A, B, C, D, E, answered, chosen, ran_out, registered
 from sim.rules.stand_ins import AT_A_MAJORITY_OF_NODES, Before, around
 
 
@@ -171,6 +171,16 @@ RULES: tuple[Rule, ...] = (
         "group-of-each-set",
         "a rewind is OK when a majority of each partition's replica set has it, too",
         (AT_A_MAJORITY_OF_NODES,),
+        scenario=Scenario(
+            "rewind-of-five",
+            "five nodes, three replicas: a rewind through one of the others, 1 attempt",
+            nodes=(A, B, C, D, E),
+            budget=Budget(attempts=1, rewinds=1),
+            coordinators=(A,),
+            give_up=False,
+            rewind_via=(C,),
+            script=(("ask", C, "rewind"), *chosen(C, D, E), *answered("PutGroup", "PutReply", C, D)),
+        ),
     ),
     Rule(
         "attempts-go-on",

@@ -88,6 +88,6 @@ def unwritten(kind: type) -> Callable[[list[Effect]], list[Effect]]:
 
 
 AT_A_MAJORITY_OF_NODES: Patch = (
-    Registration, "_is_there", lambda self, *args: args[-3].is_majority(args[-1]),
+    Registration, "_is_at_each", lambda self, context, round_, bits, sets: round_.is_majority(bits),
 )  # fmt: skip
 """Take a register for written once a majority of the nodes has it, without a look at the replica sets."""

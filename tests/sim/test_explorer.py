@@ -77,6 +77,7 @@ BROKEN = {
     "ack-ends-own-hold": "G2",
     "stale-generation-refused": "rewind",
     "deleted-is-not-read": "DELETE",
+    "group-of-each-set": "rewind",
     "deletion-keeps-holds": "G2",
     "dead-granted-at-its-n": "G7",
     "redrive-where-it-died": "G3",
@@ -190,7 +191,7 @@ EXHAUSTED = {
     "claim-in-any-generation", "claim-is-durable", "names-of-other-windows", "names-ask-enough",
     "move-the-leaver-tells", "move-is-announced", "resync-adopts-what-is-chosen",
     "move-tells-no-more-closing", "move-tells-what-is-closed", "layout-outlives-changes",
-    "members-are-durable", "removal-of-a-node-in-use", "placing-on-a-removed-node",
+    "group-of-each-set", "members-are-durable", "removal-of-a-node-in-use", "placing-on-a-removed-node",
     "removed-nodes-are-not-waited-for", "raise-the-set-before-tells",
 }  # fmt: skip
 """Rules whose scenarios have at most `FEW` states, and are exhausted here."""
