@@ -212,6 +212,8 @@ RULES: tuple[Rule, ...] = (
         "refusals-are-no-votes",
         "a node that is not trusted has no vote: its answer is no part of a majority",
         (around(Proposer, "on_reply", count_refusals),),
+        survives="a refusal that comes before a vote, and a rival creation during the same resync",
+        test="test_creation::test_a_refusal_before_a_vote_is_no_vote",
     ),
     Rule(
         "superseded-votes",
