@@ -51,6 +51,12 @@ def alter_at_once(topic: Topic, request: AlterTopic, stamp: Stamp) -> Topic:
     return with_partitions(alter(topic, request, stamp), request.partitions or 0, (A, B, C))
 
 
+def write_over_newer(self: ChangeCoordinator, context: Context, now: Now) -> list[Effect]:
+    if self.merged.deleted:
+        return self.on_replaced(context, now)
+    return self.write_change(context, self.merged, now)
+
+
 def confirm_deleted(
     before: Before[list[Effect]], self: ChangeCoordinator, context: Context, now: Now
 ) -> list[Effect]:
@@ -124,7 +130,13 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "change-not-above",
         "a change of a topic that meets a newer one is stamped again above it",
-        ((registers, "is_overtaken", lambda topic, request, stamp: False),),
+        (
+            (registers, "is_overtaken", lambda topic, request, stamp: False),
+            (ChangeCoordinator, "is_outbid", lambda self, context: False),
+            (ChangeCoordinator, "on_promised", write_over_newer),
+        ),
+        survives="a change that a majority has, then one through a node that missed it and whose clock is behind",
+        test="test_late_settings::test_a_creation_undoes_no_alteration_of_what_a_producer_made",
     ),
     Rule(
         "settings-as-one",
