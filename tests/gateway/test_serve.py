@@ -135,6 +135,15 @@ async def serving(**settings: Any) -> AsyncIterator[Callable[[], Awaitable[trio.
             stop.set()
 
 
+async def test_a_connection_that_comes_as_the_gateway_stops_is_not_waited_for() -> None:
+    connections, began = Connections(100), trio.current_time()
+    connections.stop()
+    ours, theirs = trio.socket.socketpair()
+    with ours, theirs:
+        assert await connections.first_byte(trio.SocketStream(ours), 10.0) == b""
+    assert trio.current_time() == began
+
+
 @in_real_time
 async def test_connections_that_end_together_do_so_one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
     """4,000 connections that were closed at once kept `/ready` waiting for a second of the processor."""
