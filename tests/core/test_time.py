@@ -257,6 +257,20 @@ def test_a_node_whose_clock_alone_says_due_does_not_ask_all_the_time() -> None:
     assert len(answers) <= 6, "two replicas, three rounds in 10 s"
 
 
+def test_a_message_is_asked_for_again_when_the_first_of_the_other_clocks_says_due() -> None:
+    cluster = Cluster(hold_time_max=1.0)
+    publish_first(cluster, delay_ms=20_000)
+    restart(cluster, "a", YEAR_MS)
+    cluster.advance(2.0)
+    restart(cluster, "c", -3_000)
+    cluster.advance(17.0)
+    assert [shown(cluster, node) for node in "bc"] == [[("delayed", 1.0)], [("delayed", 3.0)]]
+    asked = cluster.time
+    while not got(cluster, "a"):
+        cluster.advance(0.1)
+    assert cluster.time - asked == pytest.approx(1.0, abs=0.11)
+
+
 # ----------------------------------------------------------------------------------- TTL
 
 
