@@ -223,8 +223,8 @@ class QuorumqBroker(Broker):
 class QuorumqConsumer(Consumer):
     """A consumer of one queue.
 
-    Dramatiq makes another one when it has paused, or if an error comes. The messages in hand stay with their own, which
-    extends their holds until the last of them is settled.
+    Dramatiq makes another one when it has paused, or if this one raised an error. The messages in hand stay with the
+    old one, which extends their holds until the last of them is settled.
     """
 
     def __init__(
@@ -265,7 +265,7 @@ class QuorumqConsumer(Consumer):
         return message
 
     def ack(self, message: Any) -> None:
-        """Ack a message whose actor has ended. One whose retry could not be published is rejected: it comes again.
+        """Ack a message whose actor has ended. If its retry could not be published, reject it, for another delivery.
 
         Raises:
             ConnectionClosed: it is not certain; Dramatiq tries again.

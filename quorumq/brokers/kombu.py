@@ -304,7 +304,7 @@ class Channel(virtual.Channel):
             self._cancelled.append(source)
 
     def take(self) -> tuple[Source, blocking.Message] | None:
-        """Return the next message that has come, if the channel may have it.
+        """Return the next buffered message, if the channel may have it.
 
         Raises:
             ConnectionError: a consumer has ended by an error, as that its group was deleted.
@@ -355,7 +355,7 @@ class Channel(virtual.Channel):
         return payload
 
     def basic_get(self, queue: str, no_ack: bool = False, **options: Any) -> virtual.Message | None:
-        """Return the next message of a queue, or None if none comes within a second."""
+        """Return the next message of a queue, or None if there is none within a second."""
         message = super().basic_get(queue, no_ack=no_ack, **options)
         if message is not None and no_ack:
             self.qos.ack(message.delivery_tag)
@@ -405,7 +405,7 @@ class Transport(virtual.Transport):
     def __init__(self, client: Any, **options: Any) -> None:
         super().__init__(client, **options)
         warn_of_options(tuple(sorted(set(client.transport_options) - OPTIONS)))
-        self.changed = threading.Condition()  # a message has come, or there is a place for one
+        self.changed = threading.Condition()  # a message was received, or there is capacity for one
         self.handing: Channel | None = None  # channel that a message is being handed over to
         self.waker = Waker()
         self.transient: set[str] = set()  # queues that end with their consumers
@@ -494,14 +494,14 @@ class Transport(virtual.Transport):
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
         """Hand messages over in an event loop of kombu.
 
-        Celery's worker then answers remote control while its processes are all busy. Without an event loop it waits for
-        one of them when the next task has come.
+        Celery's worker then answers remote control while its processes are all busy. Without an event loop it blocks on
+        the next task until one of them is idle.
         """
         self.waker.attach(loop, self.on_readable)
         self.wake()
 
     def on_readable(self) -> None:
-        """Hand over some messages that have come."""
+        """Hand over some buffered messages, at most `AT_ONCE`."""
         self.waker.clear()
         with suppress(TimeoutError):
             for _ in range(AT_ONCE):
@@ -518,7 +518,7 @@ class Transport(virtual.Transport):
         """Hand over one message.
 
         Raises:
-            TimeoutError: none came in ``timeout`` seconds.
+            TimeoutError: no message within ``timeout`` seconds.
         """
         end = None if timeout is None else time.monotonic() + timeout
         while True:

@@ -80,7 +80,7 @@ class QoS(virtual.QoS):
         self._settle(delivery_tag, lambda message: message.ack)
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
-        """Reject a message: it comes again, after the topic's backoff, or is a dead letter."""
+        """Reject a message: it is redelivered after the topic's backoff if ``requeue``, else a dead letter."""
         if requeue:
             self._settle(delivery_tag, lambda message: message.reject)
         else:
@@ -90,7 +90,7 @@ class QoS(virtual.QoS):
         """Give back all messages in hand, in one call. That counts no attempt.
 
         Returns:
-            errors as kombu counts them: none, as messages come again by themselves.
+            errors as kombu counts them: none, as the messages are redelivered in any case.
         """
         rest, self.delivered = [*self.delivered.values()], {}
         self._delivered.clear()
@@ -101,7 +101,7 @@ class QoS(virtual.QoS):
         return []
 
     def has_capacity(self) -> bool:
-        """Return True if a message that comes now may be handed over when the present one has been."""
+        """Return True if one more message may be handed over, after the present one."""
         in_hand = len(self._delivered) - len(self._dirty) + (self.channel.connection.handing is self.channel)
         return not self.prefetch_count or in_hand < self.prefetch_count
 
@@ -174,7 +174,7 @@ def topic_name(name: str) -> str:
 
 
 def delay_of(message: dict[str, Any]) -> float | None:
-    """Return the seconds until the ETA of a task, or None if there is none to come."""
+    """Return the seconds until the ETA of a task, or None if it has none, or it is past."""
     text: Any = (message.get("headers") or {}).get("eta")
     try:
         eta = datetime.fromisoformat(text)
@@ -188,8 +188,8 @@ def delay_of(message: dict[str, Any]) -> float | None:
 def ttl_of(message: dict[str, Any]) -> float | None:
     """Return the seconds after which a message expires, or None if it does not.
 
-    If a task has ``expires``, its message has none, though Celery sets an expiration as well: if a worker does not
-    revoke the task, its result never comes.
+    If a task has ``expires``, its message has none, though Celery sets an expiration as well: if the message expired,
+    no worker would revoke the task, and its caller would wait for the result for ever.
     """
     milliseconds = message["properties"].get("expiration")
     has_expires = (message.get("headers") or {}).get("expires") is not None

@@ -22,7 +22,7 @@ GET_S: Final = 1.0
 TURN_S: Final = 1.0
 """Longest seconds between two looks of a reader at its end."""
 KEEP_S: Final = 1.0
-"""Seconds that a message waits if one of another queue has used the capacity that it came for."""
+"""Seconds that a message waits if one of another queue has used the capacity that it was fetched for."""
 
 WAKES: Final = 4096
 """Bytes that are read at once."""
@@ -51,7 +51,7 @@ class Source:
             max_extend=math.inf,
             timeout=math.inf,
         )
-        # Like a pool of workers: rights that were lost may come back, and a topic that was deleted too.
+        # Like a pool of workers: rights may be granted again, and a deleted topic may be created again.
         self.consumer.inner.expects_topics = True
         self.consumer.open()
         self._thread: threading.Thread | None = None
@@ -61,7 +61,7 @@ class Source:
         self._thread.start()
 
     def get(self) -> blocking.Message | None:
-        """Return a message if one comes within a second."""
+        """Return a message, or None if there is none within `GET_S`."""
         return self.consumer.next(timeout=GET_S)
 
     def _read(self) -> None:
@@ -93,7 +93,7 @@ class Source:
         return self.message is None or self._stopped
 
     def _give_back(self, message: blocking.Message | None) -> None:
-        """Give a message back if it came when the consumer was stopped, or when the channel had no capacity."""
+        """Give a message back if it was fetched after the consumer's stop, or if the channel had no capacity."""
         if message is not None:
             with suppress(Closed):
                 release(self.channel.client, self.consumer, message)

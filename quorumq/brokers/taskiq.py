@@ -1,7 +1,7 @@
 """A broker of Taskiq: tasks are messages of a topic, and workers are consumers of one group.
 
-A task's hold is extended for as long as the task runs. A task of a worker that was killed comes again when its hold has
-run out; a task that a worker had not begun when it was stopped, at once.
+A task's hold is extended for as long as the task runs. If a worker is killed, its task is redelivered when the hold has
+run out. If a worker is stopped, the tasks that it had not begun are redelivered at once.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class QuorumqBroker(AsyncBroker):
     async def _give_back(self, client: Client) -> None:
         consumers, self._consumers = self._consumers, []
         for consumer in consumers:
-            await drain(consumer)  # first: what is given back would come here again
+            await drain(consumer)  # first: else it would fetch again what is given back below
         rest = list(self._in_hand)
         self._in_hand.clear()
         try:
