@@ -72,7 +72,7 @@ class Connections:
             del self.by_address[address]
 
     async def first_byte(self, stream: trio.SocketStream, seconds: float) -> bytes:
-        """Wait for the first byte of a connection, and return it; nothing if none comes.
+        """Return the first byte of a connection without consuming it, or b"" if none is received within ``seconds``.
 
         Why: hypercorn's tasks and parsers for a connection are five times the work of accepting it. Balancers that ask
         for ``/ready`` waited for those of all connections before theirs in the system's queue.

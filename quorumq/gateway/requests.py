@@ -27,7 +27,7 @@ OWNER_SHARE: Final = 8
 """Divisor of `BODIES_BYTES_MAX`: one owner may have that share of it."""
 
 BODY_S: Final = 30.0
-"""Seconds within which a body has to come."""
+"""Seconds within which a body has to be complete."""
 
 VALUES_MAX: Final = 50_000
 """Values of a body of JSON: 1,000 messages with 40 headers each have some 46,000."""
@@ -152,7 +152,7 @@ class Bodies:
 
         Raises:
             TooLarge: it has more than ``most`` bytes.
-            Busy: there is no room for it now, or it came too slowly.
+            Busy: there is no memory for it now, or the client sent it too slowly.
             Left: the client hung up.
         """
         body = bytearray()
@@ -245,7 +245,7 @@ async def while_there(
     Args:
         call: the work; what it holds it gives back if it is cancelled.
         stopping: cancels it too.
-        undo: called with a result that came when the client had left already.
+        undo: called with the result if the client had hung up before.
 
     Raises:
         Left: the client hung up before ``call`` returned.

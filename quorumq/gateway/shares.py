@@ -31,13 +31,13 @@ AHEAD_S: Final = 0.001
 """Seconds by which a user may be ahead without a rest. A system sleeps for a millisecond at least."""
 
 LONG_S: Final = 0.003
-"""Seconds of one pass of the loop, after which a user goes on in the next one: another user may have come."""
+"""Seconds of one pass of the loop, after which a user goes on in the next one, so that a new user gets a turn."""
 
 THERE_S: Final = 0.05
 """Seconds after its last step for which a user counts as there."""
 
 ALONE_S: Final = 0.01
-"""Seconds that requests under way may cost if their user is alone: another one may come."""
+"""Seconds that requests under way may cost if their user is alone: the longest wait of a new user."""
 
 PART_S: Final = 0.002
 """Seconds that a part of a rest pays."""
@@ -104,7 +104,7 @@ class Payer:
 
     Attributes:
         share: None if they count for no user.
-        serves: the tasks are a connection's of HTTP. It has the share of the last request that came by it.
+        serves: the tasks are a connection's of HTTP. It has the share of the last request on it.
     """
 
     shares: Shares

@@ -16,11 +16,11 @@ PRIVATE: Final = (".localhost", ".local", ".internal", ".home.arpa", ".test")
 
 
 def why_refused(scope: Scope, settings: Settings) -> tuple[int, str] | None:
-    """Return the status and the text of a refusal if a request comes from a page of another site; else None.
+    """Return the status and the text of a refusal if a page of another site sent the request; else None.
 
-    A browser names the site of the page in a header, which other programs do not send. But a site whose own name was
-    made to lead to the gateway (DNS rebinding) is the same site to a browser. It is told by its name, where a request
-    needs no token, or only the gateway's own machine reaches it.
+    A browser names the site of the page in a header, which other programs do not send. But if a site points its own
+    name to the gateway (DNS rebinding), the browser takes both for one site. So Host must be a private name if requests
+    need no token, and a loopback name if the gateway listens on loopback.
     """
     headers = {
         name: value.decode("latin-1") for name, value in scope["headers"] if name in (b"origin", b"host")

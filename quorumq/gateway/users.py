@@ -89,7 +89,7 @@ class UserClients:
         )
 
     async def _open(self, user: User, slot: Slot) -> Client:
-        """Connect. Requests that come meanwhile wait for the same attempt, and fail with it."""
+        """Connect. Requests received meanwhile wait for the same attempt, and fail with it."""
         before = slot.failures
         async with slot.opening:
             if slot.client is None:

@@ -110,7 +110,7 @@ def is_number(text: str) -> bool:
 
 
 class Raw(str):
-    """Text for the value of a field, which has to come back as it is."""
+    """Text for the value of a form's field, without escapes: the browser has to send it back unchanged."""
 
     __slots__ = ()
 

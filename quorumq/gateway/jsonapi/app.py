@@ -170,7 +170,7 @@ class JsonApp:
             raise Refused(f"the body cannot be read: {error}", value=shown(data)) from None
 
     def query_of(self, request: Request, operation: Operation) -> Any:
-        """Return the parameters of a request; Refused if one is unknown, comes twice, or cannot be."""
+        """Return the parameters of a request; Refused if one is unknown, repeated or invalid."""
         given: dict[str, str] = {}
         for name, value in request.query_params.multi_items():
             if name in given:

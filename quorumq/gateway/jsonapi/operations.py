@@ -123,7 +123,7 @@ async def publish_many(call: Call) -> shapes.PublishedAll:
 
 
 async def take(call: Call, payload: bytes | None, options: dict[str, Any]) -> Pending | MessageId | Problem:
-    """Have the client take a message, in the order of the request; return the result, or the one to come."""
+    """Have the client take a message, in the order of the request; return the result, or its `Pending`."""
     try:
         # One producer serves all requests of a user to a topic: a session for each batch would use up those of a topic.
         pending = call.client._publish_now(call.names["topic"], payload, **options)

@@ -225,8 +225,8 @@ async def is_there(call: Call, topic: str) -> bool:
 async def first_alone(call: Call, messages: list[Message]) -> list[Message]:
     """Return the messages, or the first one by itself if they are suspects; the others are given back uncounted.
 
-    A consumer that such a message takes along shall have no other one in hand. If the others cannot be given back, they
-    come again after their holds. If the client leaves meanwhile, all of them are given back.
+    A consumer that such a message kills shall have no other one in hand. If the others cannot be given back, they are
+    delivered again after their holds. If the client hangs up meanwhile, all of them are given back.
     """
     if len(messages) < 2 or not messages[0].suspect:
         return messages
