@@ -49,7 +49,7 @@ class Clock(NamedTuple):
 
     Attributes:
         several: True if its run has several.
-        clock: its number; NOWHERE if lines of two are not told apart, or if it broke.
+        clock: its number; NOWHERE if lines of two clocks cannot be separated, or if it broke.
         base, rate, wander: by `base` and `rate` alone each reading has a time in the order of the clock; NaN of one
             that is not placed. `wander` is the doubt about the rate.
     """
@@ -393,7 +393,7 @@ def _tightest(columns: Sequence[Any], width: float) -> NDArray[Any]:
 def tightest(tables: Iterable[NDArray[Any]]) -> NDArray[Any]:
     """Return of each pair of clocks and windows the tightest bound.
 
-    Tables are merged as they come: each part of a history has some bounds of nearly all windows.
+    Tables are merged a few at a time: each part of a history has some bounds of nearly all windows.
     """
     result, waiting = np.empty(0, _BOUND), list[NDArray[Any]]()
     for table in tables:
@@ -493,7 +493,7 @@ class Clocks:
             if not trusted:
                 continue
             located = locate(known.pop(run, []) + trusted, self._windows[run], self.width, by)
-            if located.reference == by:  # those bounds tell the time of this clock
+            if located.reference == by:  # those bounds are to this clock
                 self._located[run] = located
 
     def _read(self, result: NDArray[Any]) -> dict[str, list[Bound]]:

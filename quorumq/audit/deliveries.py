@@ -1,6 +1,6 @@
 """Each delivery of a message, with the fate of the message before it: G3 to G7, groups and delays as asked.
 
-A delivery comes as late, and all else as early, as the clocks allow: all that may have been before it is seen.
+A delivery is taken as late, and all else as early, as the clocks allow: all that may have been before it is seen.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Delivery:
 
     @cached_property
     def after_ack(self) -> bool:
-        """Say if it may have come after an ACK of it was confirmed."""
+        """Say if it may have been delivered when an ACK of it was confirmed already."""
         return self.is_delivery and self.acked is not None and maybe(self.acked.at, self.here)
 
     def _rewound(self, is_before: Callable[[Moment | None, Moment | None], bool]) -> int:
@@ -120,7 +120,7 @@ class Delivery:
 
     @property
     def overdue(self) -> bool:
-        """Say if it came later than that hold lasted, and more."""
+        """Say if the wait since the end of that hold was longer than the hold, by more than `SLACK_S`."""
         waited, last = self.waited, self.last
         if waited is None or last is None or last.until is None:
             return False
@@ -189,7 +189,7 @@ def _in_order(story: Story) -> list[Said]:
 
 
 def _beside(result: Sequence[Delivery]) -> None:
-    """Tell each which came before it, in the order of times and in that of tokens."""
+    """Give each delivery the one before it, in the order of times and in that of tokens."""
     for dead in (False, True):
         items = [it for it in result if it.is_delivery and it.event.dead == dead]
         if len(items) < 2:

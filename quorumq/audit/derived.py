@@ -3,8 +3,8 @@
 Publishing an output derived from a message, then acking the message, promises two things to be asked of a history. An
 output has one name and one content, with any client and number of derivations. Once the input is acked, it is there.
 
-An input and its output are two messages, which may be in two parts. So each part tells what it has of either, and
-these are then asked together.
+An input and its output are two messages, which may be in two parts. So each part reports its lines of either, and
+these are then checked together.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Message(NamedTuple):
 
 
 def collect(story: Story, where: Where, context: Context, out: Judged) -> None:
-    """Ask of the outputs of the message as far as it tells, and keep its lines as an input or as an output."""
+    """Check the outputs of the message by its own lines, and keep its lines as an input or as an output."""
     derives = story.kinds.get("derive")
     if derives is not None:
         acks = [

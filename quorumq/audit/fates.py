@@ -39,7 +39,7 @@ class Fate:
     @cached_property
     def listed(self) -> list[Event]:
         """Listings of nodes that showed it as a dead letter, but for those before it was acked, redriven or purged:
-        they say nothing of what came later."""
+        they say nothing of later changes."""
         lines = [it for it in self.lists if it.state == "dead" and not it.client]
         if not lines:
             return []
@@ -210,7 +210,7 @@ class Fate:
 
     @cached_property
     def last_asked(self) -> Moment | None:
-        """Tell when the last FETCH was sent that got it."""
+        """Moment when the last FETCH was sent that got it, or None."""
         items = [
             it.asked
             for it in self.story.of("deliver")
@@ -232,7 +232,7 @@ class Fate:
         )  # fmt: skip
 
     def ends(self) -> Iterator[Moment]:
-        """Tell when its life was over, at each replica."""
+        """Yield the moment when its TTL was over, at each replica."""
         return (at.later(self.message.dies or 0.0) for at, _ in self.message.copies)
 
     # ------------------------------------------------------------------ dead letters

@@ -23,7 +23,7 @@ class Until(NamedTuple):
 class Hold(NamedTuple):
     """A hold of a message: from its delivery until its deadline, as EXTEND moved it, or until its client gave it up.
 
-    If no client wrote of it, only the node tells when it had won it, and the deadline if it says that.
+    If no client wrote of it, only its node's line says when it was won, and maybe its deadline.
 
     Attributes:
         times: number of times that it was handed over; 0 if no client wrote of it.

@@ -53,7 +53,7 @@ OF_MESSAGES: Final = frozenset((
 LEFT_OUT: Final = frozenset(
     ("hold_lost", "expire", "claim", "labels", "set_labels", "pause_group", "limit_group")
 )
-"""Kinds that clients tell better, and those that no promise of the audit is about."""
+"""Kinds that clients know better, and those that no promise of the audit is about."""
 
 
 def _structs() -> dict[type[msgspec.Struct], str]:
@@ -330,7 +330,7 @@ class Lines:
     def _derived(
         self, into: Sequence[Mapping[str, Any]], rows: NDArray[Any], of: Numbers
     ) -> tuple[NDArray[Any], Numbers]:
-        """Return a row for each input with its output, and the index of the row that it comes from."""
+        """Return a row for each input with its output, and the index of the row that it was made of."""
         sizes = rows["stop"] - rows["start"]
         source = np.repeat(np.arange(len(rows)), sizes)
         each = rows[source]

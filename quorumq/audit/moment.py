@@ -1,7 +1,7 @@
 """Points in time of several clocks, and their order.
 
-Two readings of one clock are compared exactly. For two clocks only intervals say which came first, and if they overlap
-nothing does. So there are two questions, `sure` and `maybe`.
+Two readings of one clock are compared exactly. Readings of two clocks are intervals, and if these overlap, the order is
+not known. So there are two questions, `sure` and `maybe`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Moment(NamedTuple):
 
 
 def sure(early: Moment | None, late: Moment | None) -> bool:
-    """Return True if one came before the other beyond doubt; False if either is None."""
+    """Return True if ``early`` was before ``late`` beyond doubt; False if either is None."""
     if early is None or late is None:
         return False
     if early.clock == late.clock != NOWHERE:
@@ -50,7 +50,7 @@ def sure(early: Moment | None, late: Moment | None) -> bool:
 
 
 def maybe(early: Moment | None, late: Moment | None) -> bool:
-    """Return True if one may have come before the other; False if either is None."""
+    """Return True if ``early`` may have been before ``late``; False if either is None."""
     if early is None or late is None:
         return False
     if early.clock == late.clock != NOWHERE:
@@ -59,7 +59,7 @@ def maybe(early: Moment | None, late: Moment | None) -> bool:
 
 
 def sure_by(early: Moment | None, late: Moment | None) -> bool:
-    """Return True if one came before the other, or with it, beyond doubt."""
+    """Return True if ``early`` was not after ``late`` beyond doubt."""
     if early is None or late is None:
         return False
     if early.clock == late.clock != NOWHERE:
@@ -68,7 +68,7 @@ def sure_by(early: Moment | None, late: Moment | None) -> bool:
 
 
 def maybe_by(early: Moment | None, late: Moment | None) -> bool:
-    """Return True if one may have come before the other, or with it."""
+    """Return True if ``early`` may have been before ``late``, or at the same time."""
     if early is None or late is None:
         return False
     if early.clock == late.clock != NOWHERE:

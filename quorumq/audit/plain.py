@@ -204,7 +204,7 @@ def _counter(values: Numbers) -> dict[int, int]:
 
 
 def _maybe(early: Sequence[NDArray[Any]], late: Sequence[NDArray[Any]]) -> Flags:
-    """Return for each pair if it may have come in this order: as `quorumq.audit.moment.maybe`."""
+    """Return for each pair if it may have been in this order: as `quorumq.audit.moment.maybe`."""
     same = (early[3] == late[3]) & (early[3] >= 0)
     return np.where(same, early[0] < late[0], early[1] < late[2])
 

@@ -1,6 +1,6 @@
 """Readings of several clocks at one moment, solved from the order of events.
 
-An event on one clock that surely came before an event on another bounds how far the one may be ahead of the other.
+If an event on one clock surely was before an event on another, that bounds how far the one may be ahead of the other.
 All such bounds of a run, with the greatest error of a clock's rate, are difference constraints. The shortest paths to
 and from one clock give the narrowest interval that they allow. A cycle of negative length says that no clocks of such
 rates wrote this. Nothing here knows the meaning of a line; `quorumq.audit.clocks` makes bounds.
@@ -52,7 +52,7 @@ def without_collection() -> Iterator[None]:
 
 
 class Bound(NamedTuple):
-    """Something on one clock came before something on another.
+    """An event on one clock was before an event on another.
 
     Args:
         early_window: number of its window.
@@ -111,8 +111,8 @@ def locate(
 
     Args:
         width: width of a window, in seconds of its clock.
-        reference: the clock whose time some bounds tell, in its window 0; "" if the one is to be found that places
-            the most.
+        reference: the clock that the others are placed by, in its window 0; "" if the one is to be found that
+            places the most.
     """
     with without_collection():
         return _located(bounds, windows, width, reference)

@@ -290,7 +290,7 @@ class Story:
         )
 
     def lines(self) -> list[str]:
-        """Return the story in words, in the order of one clock; times that are not exact come with their error."""
+        """Return the story in words, in the order of one clock, with the error of each time that is not exact."""
         every = [*self.message.shared, *self.mine]
         items = sorted(every, key=lambda it: it.event.at.t)
         stated = [_line(it) for it in items[:STORY_MAX]]
