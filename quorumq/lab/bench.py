@@ -60,7 +60,7 @@ class Workload(NamedTuple):
 
     name: str
     kind: type[Bench]
-    messages: int  # unless told otherwise
+    messages: int  # by default
     text: str
     options: tuple[str, ...] = ("size", "producers", "consumers")
     fixed: Mapping[str, Any] = {}  # options that can not be chosen
@@ -152,7 +152,7 @@ def bench() -> None:
 
     If --node is not given, each run starts three nodes of its own on loopback and removes them afterwards. Producers
     and consumers are processes of their own. Every payload carries a digest that is checked on delivery, and the
-    run counts only if each message was acked exactly once. A warm-up comes first and is not counted.
+    run counts only if each message was acked exactly once. The warm-up before it is not counted.
 
     The numbers are of this machine, with everything on it sharing its cores and its disk: say which machine when
     you quote them. They are printed along with it.

@@ -45,7 +45,7 @@ class Told(NamedTuple):
 
 
 class Worker:
-    """One producer or consumer process: lines of JSON go in as commands, lines of JSON come out."""
+    """One producer or consumer process, with commands and reports as lines of JSON."""
 
     def __init__(self, name: str, said: queue.Queue[Told]) -> None:
         self.name = name
@@ -153,7 +153,7 @@ class Bench:
             worker.tell(do=self.produces, producer=index, count=share + (index < rest), **setting)
 
     def consume(self, setting: Mapping[str, Any]) -> None:
-        """Tell consumers to begin; they go on until `finish`."""
+        """Start the consumers; they go on until `finish`."""
         for worker in self.consumers:
             worker.tell(do="consume", **setting)
 
@@ -269,7 +269,7 @@ def tenths(points: Sequence[tuple[float, int]]) -> list[float]:
     ends: list[float] = [points[0][0]]
     for (since, before), (at, done) in pairwise(points):
         while done > before and done * 10 >= len(ends) * total and len(ends) <= 10:
-            # Reports come some times a second: progress in between is taken for even.
+            # There are some reports a second: progress in between is taken for even.
             ends.append(since + (at - since) * (len(ends) * total / 10 - before) / (done - before))
     return [after - before for before, after in pairwise(ends)]
 
@@ -411,7 +411,7 @@ class Degraded(Stream):
             return {}
         before = [point for point in self.timeline if point[0] < self._killed_at]
         after = self.timeline[len(before) :]
-        if not after:  # the second half came in the same report as the first
+        if not after:  # both halves were in one report
             return {}
         first, last = before[-1], after[-1]
         return {

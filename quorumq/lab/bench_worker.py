@@ -46,7 +46,7 @@ def say(**line: Any) -> None:
 
 
 async def read(commands: trio.MemorySendChannel[dict[str, Any]]) -> None:
-    """Pass on lines of standard input when they come, until it is closed."""
+    """Pass on the lines of standard input, until it is closed."""
     async with commands:
         while line := await trio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True):
             await commands.send(json.loads(line))
@@ -211,7 +211,7 @@ class Consuming:
 
 
 async def consume(client: Client, command: dict[str, Any], commands: Receive) -> None:
-    """Consume until the next command, which is to stop, or until none can come."""
+    """Consume until the next command, which is to stop, or until standard input is closed."""
     stop = trio.Event()
     consuming = Consuming(client, command)
     async with trio.open_nursery() as nursery:

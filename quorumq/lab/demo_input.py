@@ -2,7 +2,7 @@
 
 The input is real and on every machine: the Python source of the installation that runs the demo. When a worker
 parses it, that is real work. Most of it succeeds, and if it fails, it has a reason of its own. A bare Debian Python
-has 668 files and none that fail, so a few malformed ones come along; they are marked, and reported apart.
+has 668 files and none that fail, so a few malformed ones are added; they are marked, and reported apart.
 
 Promises: the same installation gives the same messages in the same order; every message is below the limit of
 the wire; nothing is imported or run, only read.
@@ -36,7 +36,7 @@ MALFORMED: Final = "malformed"
 
 
 class Chunk(NamedTuple):
-    """Source for one message, and the file that it comes from.
+    """Source for one message, and the file that it was cut from.
 
     ``encoding`` is "" if the worker finds it out as Python does (byte order mark, coding comment, UTF-8).
     """
@@ -68,7 +68,7 @@ def installation_files() -> list[Path]:
         for name in ("stdlib", "platstdlib", "purelib", "platlib")
     ]
     # os.walk, not rglob, for speed: some installations have tens of thousands of files. One root may be within
-    # another, so the paths are what is told apart.
+    # another, so the paths are compared.
     paths = {
         os.path.join(folder, name): None
         for root in dict.fromkeys(map(os.path.realpath, roots))
@@ -82,7 +82,7 @@ def installation_files() -> list[Path]:
 def chunks_of_installation(files: Iterable[Path], messages_max: int = MESSAGES_MAX) -> Iterator[Chunk]:
     """Yield ``messages_max`` pieces of ``files``: their functions and classes; if a file has none, the whole file.
 
-    A cross-section rather than the beginning of the alphabet: files come in the order of a hash of their paths,
+    A cross-section rather than the beginning of the alphabet: files are in the order of a hash of their paths,
     which is the same every time. If a file is empty, too large or cannot be read, it is left out.
     """
     ordered = sorted(files, key=lambda path: (_hash(path), path))
@@ -90,7 +90,7 @@ def chunks_of_installation(files: Iterable[Path], messages_max: int = MESSAGES_M
 
 
 def malformed_chunks() -> list[Chunk]:
-    """Return the malformed files that come with quorumq: each fails in a way of its own, on any Python."""
+    """Return the malformed files of `quorumq.lab.malformed`: each fails in a way of its own, on any Python."""
     folder = resources.files("quorumq.lab") / "malformed"
     return [
         Chunk(entry.read_bytes(), f"malformed/{entry.name}", malformed=True)
@@ -146,7 +146,7 @@ def _definitions(source: bytes, path: Path) -> Iterator[Chunk]:
             continue
         first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
         chunk = "\n".join(lines[first - 1 : node.end_lineno]) + "\n"
-        # Lone surrogates cannot come out of a decoder, so this cannot fail.
+        # A decoder makes no lone surrogates, so this cannot fail.
         encoded = chunk.encode("utf-8")
         if len(encoded) <= PAYLOAD_BYTES_MAX:
             yield Chunk(encoded, f"{path}:{first}", "utf-8")

@@ -119,7 +119,7 @@ class Run:
             lambda: [*malformed_chunks(), *chunks_of_installation(installation_files())],
             abandon_on_cancel=True,
         )
-        # The malformed ones come at regular distances, so that they meet every part of the run.
+        # The malformed ones are at regular distances, so that every part of the run has some.
         ours = [chunk for chunk in collected if chunk.malformed]
         rest = [chunk for chunk in collected if not chunk.malformed]
         step = max(1, len(rest) // (len(ours) + 1))

@@ -6,9 +6,9 @@ monotonic clocks are one clock and their times can be compared.
 
 `lost` and `delivered_after_ack` are judged as follows. A message is published if its publish was answered OK. A
 published message is lost if no ACK was answered for it and the dead letters of the cluster do not list it at the end.
-A delivery came after an ack when its FETCH was sent after the ACK's answer had arrived. If the answer was `acked`, it
-also did when its fencing token is above that of the delivery that was acked, whenever it came (docs/protocol.md, G3).
-The remaining order, a delivery with a lower token that arrives late, is the client library's to drop.
+A delivery is after an ack if its FETCH was sent after the client had the ACK's answer. If the answer was `acked`, a
+delivery with a higher fencing token than the acked one is after it too, at any time (docs/protocol.md, G3). If the
+token is lower, the client library drops the delivery.
 
 Why not sim's checkers: they are not installed (docs/decisions/0012). They take an ACK without an answer for one that
 may have settled its message, which is right for a random run and too little here. They also go by when a delivery was
@@ -48,7 +48,7 @@ class Delivered(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """One successful ACK of one message: when its answer came, which, and the token of the delivery it names."""
+    """One successful ACK of one message: time and outcome of its answer, and the token of the delivery it names."""
 
     at: float
     outcome: str
@@ -173,7 +173,7 @@ class Account:
         ]
 
     def overlapping(self) -> list[MessageKey]:
-        """Return one entry for each delivery that came while an earlier one was inside its hold and not settled."""
+        """Return one entry for each delivery made while an earlier one was inside its hold and not settled."""
         keys: list[MessageKey] = []
         for key, entries in self.deliveries.items():
             ordered = sorted(entries, key=lambda entry: entry.token)

@@ -70,7 +70,7 @@ class View:
     """Draws a scene. Use it as a context manager around the run."""
 
     scene: Scene  # changed in place by the one who runs the demo
-    console: Any  # a rich console; plain lines come out if it is not a terminal
+    console: Any  # a rich console; it writes plain lines if it is not a terminal
     events: deque[str] = field(default_factory=lambda: deque(maxlen=EVENTS_SHOWN))
     _live: Any = None
     _next_line: float = 0.0

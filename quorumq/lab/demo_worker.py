@@ -1,7 +1,7 @@
 """One of the demo's workers: a pool that parses source, and makes a message a dead letter if it does not parse.
 
 A process of its own, started by demo_run.py, because the demo stops it with SIGSTOP. It cannot extend its holds when it
-stands still: if an ack comes after that, it is late and says so.
+stands still: if it acks after that, the ack is late, and its outcome says so.
 
 Its requests and their answers are in its history at once (docs/history.md): a line is in the file before its request
 is sent. It ends at SIGTERM.

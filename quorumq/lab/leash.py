@@ -3,8 +3,8 @@
 A second process of a few lines reads from a pipe which processes run. Only this process has the other end, so the
 system closes it when this process is gone, by `kill -9` too, and the second process then kills those that still run.
 
-Why not PR_SET_PDEATHSIG: it is Linux's alone, and it comes when the *thread* ends that started the child, while nodes
-are also started from threads that come and go. Why not a pipe in each child: one that is stopped watches nothing.
+Why not PR_SET_PDEATHSIG: it is Linux's alone, and it is sent when the *thread* ends that started the child, while nodes
+are also started from short-lived threads. Why not a pipe in each child: one that is stopped watches nothing.
 Why not a shell, which starts sooner: an image of a container may have none.
 """
 

@@ -88,7 +88,7 @@ class LocalCluster:
         hold_time_max: seconds, the longest hold; also nearly the length of a quarantine after a crash.
         history: True if each node writes a history of its protocol messages, `history_path(name)`.
         settings: more lines for every node.toml, by name, for example ``{"sync_interval": 0.5}``.
-        tell: called every few seconds of a wait for nodes, with the lacks of each; in another thread if the
+        tell: called every few seconds of a wait for nodes, with the problems of each; in another thread if the
             wait is a twin ``…_async``.
 
     Raises:
