@@ -6,7 +6,7 @@ import sys
 def main(name: str | None = None) -> None:
     """Run the command line; ``name`` is that of the program in its texts.
 
-    If click is missing, it names the extra quorumq[server] and exits with 64. If Ctrl-C comes during the imports, it
+    If click is missing, it names the extra quorumq[server] and exits with 64. If Ctrl-C interrupts the imports, it
     exits with 130.
     """
     try:

@@ -10,8 +10,8 @@ The order of one `feed`:
 1. The core takes in the events. Events that an effect feeds back (a token, a message to ourselves, an answer that
    could not be sent) are taken in by a next step, before anything else: the core is never entered twice.
 2. Messages are sent first: a peer's fsync is further away than ours.
-3. If a request waits for the disk, a commit begins, unless one is under way: then the next one serves all records that
-   came meanwhile.
+3. If a request waits for the disk, a commit begins, unless one is under way: then the next one serves all records
+   appended meanwhile.
 
 When a commit is over, the world calls `synced` or `wrote`. The effects that waited for it are carried out in the order
 in which they were appended.
@@ -162,7 +162,7 @@ class Driver:
             self.busy = False
 
     def feed(self, *events: Event) -> None:
-        """Take events in and carry out everything that follows. This call also takes in events that come meanwhile."""
+        """Take events in and carry out everything that follows. If it is under way already, it takes them in too."""
         self.events.extend(events)
         if self.busy or self.ended:
             return

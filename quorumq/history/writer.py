@@ -33,7 +33,7 @@ BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 
 
 def boot() -> str:
-    """Return the start of this machine, to tell lines on one clock from others; "" if the system has none."""
+    """Return the id of this machine's boot: lines with one id are on one clock. "" if the system has none."""
     try:
         return Path(BOOT_ID).read_text(encoding="ascii").strip()
     except OSError:

@@ -98,7 +98,7 @@ class Network(Nodes):
             answer(reply)
 
     def envelope(self, sender: NodeId, to: NodeId, message: object) -> Received | None:
-        """Return a message as its receiver gets it. Messages for a client of another node come with their bytes."""
+        """Return a message as its receiver gets it. Messages for a client of another node have their bytes."""
         if isinstance(message, (RemoteFetchReply, ReplicaPeekReply)):
             if isinstance(message, RemoteFetchReply):
                 message = sign_fetched(message, secret=SECRET)
@@ -236,7 +236,7 @@ class Connection:
     async def write(self) -> None:
         """Send the messages in the outbox, until the client has left.
 
-        A client that leaves reads on, and gives back messages that come. What was in the outbox would stay held.
+        A client that leaves reads on, and gives back messages that it receives. The outbox's messages would stay held.
         """
         while True:
             self.wake = trio.Event()

@@ -194,7 +194,7 @@ class Nodes:
             assert steps < STEPS_MAX, "the cluster does not come to rest"
 
     def wake_due(self) -> None:
-        """Have each node whose deadline has come take a step."""
+        """Have each node with a due deadline take a step."""
         for name, driver in list(self.drivers.items()):
             due = driver.next_deadline()
             if due is not None and due <= self.clocks(name).mono:
