@@ -329,7 +329,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Iterable[object]], title:
 
 @contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """End the block when SIGTERM comes, as Ctrl-C does."""
+    """End the block if the process gets SIGTERM, as Ctrl-C does."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -387,7 +387,7 @@ def run_asyncio(main: Callable[..., Awaitable[T]], *args: object) -> T:
 
 @contextmanager
 def _cancelling(cancel: Callable[[], object]) -> Iterator[list[int]]:
-    """Have Ctrl-C and SIGTERM call ``cancel``; gives the numbers of the signals that came."""
+    """Have Ctrl-C and SIGTERM call ``cancel``; gives the numbers of the signals received."""
     came: list[int] = []
 
     def on_signal(number: int, frame: FrameType | None) -> None:

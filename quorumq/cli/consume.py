@@ -142,12 +142,12 @@ async def consume(where: Where, **options: Any) -> None:
     purges them, a command that fails leaves them for later, and --json shows why each died.
 
     A command finds QUORUMQ_TOPIC, QUORUMQ_ID, QUORUMQ_ATTEMPT and QUORUMQ_KEY in its environment (no key above 30 kB).
-    If it fails, the message comes again after a while, and at last becomes a dead letter that keeps the exit code and
-    the end of the command's standard error. If the shell cannot run it (126, 127), the message is given back, and the
-    exit code is 64.
+    If it fails, the message is redelivered after a while, and at last becomes a dead letter that keeps the exit code
+    and the end of the command's standard error. If the shell cannot run it (126, 127), the message is given back, and
+    the exit code is 64.
 
-    If --no-ack is given, messages are only shown, but each counts as a delivery, and comes again when its hold has run
-    out. To look without taking, use `quorumq peek`.
+    If --no-ack is given, messages are only shown, but each counts as a delivery, and is delivered again when its hold
+    has run out. To look without taking, use `quorumq peek`.
     """
     plan = Plan(**options)
     given = {"--no-ack": not plan.ack, "--reject": plan.reject is not None,
@@ -185,7 +185,7 @@ async def consume(where: Where, **options: Any) -> None:
 
 
 async def _why_nothing(client: Client, plan: Plan) -> str:
-    """Return the reason for which nothing can come, if it is that the group is paused; else ""."""
+    """Return the reason why nothing can be delivered, if it is that the group is paused; else ""."""
     with suppress(QuorumqError):  # a pattern has no group
         for topic in plan.topics:
             for group in (await client.metadata(topic)).groups:
@@ -202,7 +202,7 @@ async def _fetch(client: Client, plan: Plan, topic: str = "", **more: Any) -> li
 
 
 async def _fetches(client: Client, plan: Plan) -> AsyncGenerator[list[Message], None]:
-    """Yield exactly as many messages as are asked for, or fewer if no more come within --wait."""
+    """Yield exactly as many messages as are asked for, or fewer if a FETCH brings none within --wait."""
     remaining = float("inf") if plan.most is None else plan.most
     while remaining:
         wait = limits.LONG_POLL_MAX_S if plan.wait is None else plan.wait
@@ -229,7 +229,7 @@ async def _named(client: Client, plan: Plan, names: list[MessageId]) -> AsyncGen
 
 
 async def _check_came(client: Client, plan: Plan, missing: list[MessageId]) -> None:
-    """Report the state of messages that were asked for by their ids and did not come."""
+    """Report the state of messages that were asked for by their ids and not delivered."""
     known = await client.lookup(plan.topics[0], plan.group, missing) if missing else {}
     missed = []
     for name in missing:
@@ -242,7 +242,7 @@ async def _check_came(client: Client, plan: Plan, missing: list[MessageId]) -> N
 
 
 async def _stream(client: Client, plan: Plan) -> AsyncGenerator[list[Message], None]:
-    """Yield messages as they come, until enough have come or none within --wait."""
+    """Yield messages as they are delivered, until there are enough, or none within --wait."""
     batch = 1 if plan.command else BATCH
     remaining = float("inf") if plan.most is None else plan.most
     async with client.consumer(
@@ -265,10 +265,10 @@ async def _stream(client: Client, plan: Plan) -> AsyncGenerator[list[Message], N
 
 
 async def _last_look(client: Client, plan: Plan) -> list[Message]:
-    """Fetch again if nothing came within --wait, because only a node that can deliver knows that nothing is there.
+    """Fetch again if there was nothing within --wait, because only a node that can deliver knows that nothing is there.
 
     Raises:
-        TooFewReplicas: nothing came because nothing can be delivered now.
+        TooFewReplicas: nothing can be delivered now.
     """
     for topic in plan.topics:
         wait = min(LAST_LOOK_S, client.timeout)
@@ -306,7 +306,7 @@ async def _handle(client: Client, messages: Sequence[Message], plan: Plan) -> No
 
 
 async def _requeue(client: Client, messages: Sequence[Message]) -> None:
-    """Give messages back, so that they come again at once. It costs them no attempt."""
+    """Give messages back, for another delivery at once. It costs them no attempt."""
     import trio
 
     with trio.move_on_after(REQUEUE_S, shield=True), suppress(QuorumqError):

@@ -93,7 +93,7 @@ async def list_dead_letters(
 
     Each line is a kind of failure: how many messages died of it, its fingerprint, the error, when the last died, and
     with --json the ids of some of them. If a majority of the replicas has a dead letter, it is listed. With --each and
-    --json every dead letter comes with its whole history.
+    --json every dead letter has its whole history.
     """
     from quorumq.client.base.context import topic_of
 
@@ -368,7 +368,7 @@ async def _each(
 async def _kinds(
     client: Client, query: Selection, topic_id: bytes, missed: dict[MessageId, str]
 ) -> list[dict[str, Any]]:
-    """Count dead letters by fingerprint, or by reason if they have none. The most frequent kind comes first."""
+    """Count dead letters by fingerprint, or by reason if they have none. The most frequent kind is first."""
     kinds: dict[tuple[str, str, str], dict[str, Any]] = {}
     async for peek in _dead_letters(client, query, missed):
         death = peek.peeked.record.death

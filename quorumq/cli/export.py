@@ -30,7 +30,7 @@ def export(data: Path, topic: str | None, group: str | None) -> None:
 
     Each has a line: id, topic, partition, published_ms, key, headers, payload, and in groups its state for each group:
     open, acked, dead, skipped or purged. If a key or payload is no UTF-8, it is written as base64, under
-    key_base64 or payload_base64, and a header of bytes as {"base64": …}. They come partition by partition, oldest
+    key_base64 or payload_base64, and a header of bytes as {"base64": …}. The order is partition by partition, oldest
     first. If all groups had settled a message, it may be deleted. A node has the messages of its own replicas: of a
     cluster, export every directory that is left, and take each id once.
 

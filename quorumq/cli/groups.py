@@ -102,8 +102,8 @@ async def rewind(topic: str, group: str, start: Any, dry_run: bool, where: Where
     them: messages that all groups have settled are kept for the topic's retention. Earlier messages are not delivered
     any more, but their dead letters stay. Other groups do not notice.
 
-    Consumers need not be stopped: messages in their hands cannot be acked any more, and come again when their hold is
-    over.
+    Consumers need not be stopped: messages in their hands cannot be acked any more, and are delivered again when their
+    hold is over.
 
     After exit code 75 (too few replicas answered) run it again.
     """
@@ -172,8 +172,8 @@ async def limit(
 ) -> None:
     """Limit the messages that groups of TOPIC get in a second, as for calls of a service that bears no more.
 
-    Each delivery counts, also that of a message that comes again. Consumers need not be stopped: they wait. If a node
-    is cut off or loses messages of others, up to half as many more may come (docs/registers.md, LIMIT).
+    Each delivery counts, also if it is a redelivery. Consumers need not be stopped: they wait. If a node is cut off or
+    loses messages of others, up to half as many more may be delivered (docs/registers.md, LIMIT).
 
     After exit code 75 (too few replicas answered) run it again.
     """

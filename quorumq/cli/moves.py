@@ -55,7 +55,7 @@ def off(node: str, to: str = "", machine: str = "") -> Plan:
 
     Args:
         node: id of the node that is left.
-        to: id of the node that gets all that it can have; if empty, none comes first.
+        to: id of the node that gets all that it can have; if empty, no node is preferred.
         machine: machine of that node, if it is not a member yet and machines are named.
     """
 

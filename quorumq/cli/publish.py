@@ -142,7 +142,7 @@ async def _payloads(messages: tuple[str, ...], files: tuple[str, ...], lines: bo
 
 
 async def _lines() -> AsyncIterator[bytes]:
-    """Yield lines of standard input, as they come: lines typed slowly are each published at once."""
+    """Yield the lines that are ready on standard input: lines typed slowly are each published at once."""
     rest = b""
     while data := await read_input(1 << 16):
         *whole, rest = (rest + data).split(b"\n")

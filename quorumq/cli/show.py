@@ -40,7 +40,7 @@ async def show(topic: str, id: str, history: tuple[Path, ...], where: Where, as_
     does not answer is named; if no other knows the message, the exit code is 75.
 
     Consumers, and deliveries that were followed by others, are in histories only: if they are given with --history,
-    their lines come in the order of time.
+    their lines are in the order of time.
 
     `publish`, `peek` and `deadletters list --json` print the ID.
     """

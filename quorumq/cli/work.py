@@ -114,9 +114,9 @@ def work(
     plain function, which runs in a thread.
 
     When it returns, the message is acked. If it raises an exception of a class given by --retry, or exceeds --timeout,
-    the message comes again after the topic's backoff, or 1, 2, 4 … 60 s without one. If that was its last attempt, or
-    the exception is another one, it is a dead letter that keeps the exception and its stack. If the cluster could not
-    serve the function, the message comes again as well. The hold is extended while the function runs.
+    the message is redelivered after the topic's backoff, or 1, 2, 4 … 60 s without one. If that was its last attempt,
+    or the exception is another one, it is a dead letter that keeps the exception and its stack. If the cluster could
+    not serve the function, the message is redelivered as well. The hold is extended while the function runs.
 
     If there is no such topic yet, the command waits for it. The work goes on until SIGTERM or Ctrl-C. Then messages
     that are not begun are given back at once, and others have --grace to end. The same signal again does not wait for
