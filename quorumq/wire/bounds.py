@@ -17,7 +17,7 @@ NAME_CHARS_MAX: Final = limits.NAME_BYTES_MAX + len("!dead")
 """Names of topics and groups, and names derived from them. In characters, which core/ counts in bytes."""
 TEXT_CHARS_MAX: Final = 2 * limits.DEATH_TEXT_MAX
 ITEMS_MAX: Final = 1 << 17
-"""Items of a list in a reply or between nodes. One request's spans may come back in parts, so this is looser
+"""Items of a list in a reply or between nodes. One request's spans may be split in a reply, so this is looser
 than `SPANS_PER_REQUEST_MAX`, which binds requests of clients."""
 RECORD_ITEMS_MAX: Final = 1 << 22
 """Items of a list directly in a journal record. The size of the record, which is checked before, bounds them too."""

@@ -94,7 +94,7 @@ class BadFields(PeerError):
 
 
 class Decoded(NamedTuple):
-    """One message as it came.
+    """One message as its frame has it.
 
     ``request`` is 0 between nodes (quorum requests carry rounds); from a client it is the client's number, which
     the reply repeats. ``stamp`` is the sender's hybrid logical clock; 0 from a client, which has none.
@@ -147,7 +147,7 @@ def compile_all() -> Iterator[None]:
 def decode_message(frame: Frame) -> Decoded:
     """Return the message in ``frame``.
 
-    `FetchReply` and `PeekReply` come back with `WireSlice` items, whose bodies are views of the frame;
+    `FetchReply` and `PeekReply` get `WireSlice` items, whose bodies are views of the frame;
     AckRequest and its like with `SignedNamed` items (`open_request` makes the core's of them); a `Batch` has had
     its body's CRC checked.
 
@@ -199,7 +199,7 @@ def signed_items(items: Iterable[SignedNamed]) -> tuple[m.ReceiptPart, ...]:
 
 
 def open_request(message: Message, *, keys: Mapping[int, bytes]) -> Message:
-    """Return a client's request as the core takes it, with receipts opened. If it has none, it comes back unchanged.
+    """Return a client's request as the core takes it, with receipts opened. If it has none, it is returned unchanged.
 
     Raises:
         BadReceipt: a receipt does not verify; answer with it. Nothing was done.

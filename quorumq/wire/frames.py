@@ -9,7 +9,7 @@ not at all on its way out. TCP already checks frames against line noise; batch b
 own.
 
 Promise: `FrameReader` never holds more than one frame and one chunk that was fed to it. It checks both lengths
-against core/values/limits.py. Its buffer grows with the bytes that came and not with those that a prefix
+against core/values/limits.py. Its buffer grows with the received bytes and not with those that a prefix
 announces. If a byte cannot be the protocol's, the connection ends with an error that shows the bytes.
 Nothing here reads or writes a socket.
 """
@@ -87,7 +87,7 @@ class FrameReader:
     def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
         self.frame_bytes_max = min(frame_bytes_max, FRAME_BYTES_MAX)
         self._chunk = memoryview(b"")
-        self._prefix = b""  # prefix of the frame to come, while it is incomplete
+        self._prefix = b""  # prefix of the next frame, while it is incomplete
         self._lengths: tuple[int, int] | None = None  # lengths of the frame in `_buffer`
         self._buffer = bytearray()
         self._broken: str | None = None

@@ -152,7 +152,7 @@ def _within(span: Span, whole: Span) -> bool:
 def sign_slices(slices: tuple[Slice, ...], *, secret: bytes, key: int = 0) -> tuple[Slice, ...]:
     """Return ``slices`` with every delivery's receipt signed. The node's shell does this before it encodes them.
 
-    If a slice came from another node, it is signed already.
+    If another node sent a slice, it is signed already.
     """
     return tuple(
         part

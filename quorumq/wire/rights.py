@@ -1,7 +1,7 @@
 """Rights that each request of a client needs, and a check if a client has them. One table, pure.
 
 A node with a clients file asks it before the core hears of a request (node/connections.py). A request that nodes
-forward to each other was checked at the node that it came in at.
+forward to each other was checked by the node that the client had sent it to.
 
 Rights are for topics, by pattern, and `consume` for groups as well: those of a group cover its dead letters. `publish`
 is enough to make a topic if the nodes have auto_create_topics, and `consume` to make a group. Requests that change or

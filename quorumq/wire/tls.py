@@ -94,7 +94,7 @@ class Tunnel:
                 chunks.append(chunk)
                 if not chunk:
                     break
-        except ssl.SSLWantReadError:  # the rest of a record is still to come
+        except ssl.SSLWantReadError:  # the rest of a record is missing
             if not chunks:
                 return None
         if len(chunks) == 1:

@@ -3,7 +3,7 @@
 Batches: a Batch encodes as ONE byte string, its encoded header (`Batch.raw`), and its body is *lifted*:
 appended to `lift.bodies` (a `Lift()` that the caller gives), untouched, to be written behind the CBOR.
 `decode_value` cuts bodies in the same order from `body` (a `Body`), checking length and CRC. If `body` is
-None, the Batch that comes back has `body == b""`, because the journal's index needs the header alone.
+None, the decoded Batch has `body == b""`, because the journal's index needs the header alone.
 
 Rules, the same for wire and journal (docs/wire-format.md, "Values"): a field may be appended with a
 default. If trailing fields are missing, they take their defaults, and unknown trailing fields are skipped,
@@ -588,7 +588,7 @@ def decode_value(cls: type[T], data: object, body: Body | None = None) -> T:
     """Return the ``cls`` that ``data``, a tuple out of `cbor.load`, holds field by field.
 
     Args:
-        cls: the NamedTuple to make. `ReceiptPart` comes back as `SignedNamed`, `Slice` as `WireSlice`.
+        cls: the NamedTuple to make. `ReceiptPart` is decoded as `SignedNamed`, `Slice` as `WireSlice`.
         data: the fields, without any lead.
         body: source of the bodies of batches and slices; None leaves them empty.
 
