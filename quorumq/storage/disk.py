@@ -105,7 +105,7 @@ class Disk(Protocol):
         """Create a file of ``length`` bytes, durably. If the disk has no space for it, there is no file."""
 
     def free_bytes(self) -> int:
-        """Return the bytes that can still be written, as far as the system tells."""
+        """Return the bytes that can still be written, as far as the system knows."""
 
     def location(self, name: str) -> bytes:
         """Return 8 bytes that identify a file: they stay when it is renamed or written, and a copy has others."""

@@ -9,7 +9,7 @@ from quorumq.storage.segments import BatchPosition
 
 
 class Index:
-    """Positions by batch number, in arrays (36 bytes a batch). Numbers nearly always come in ascending order.
+    """Positions by batch number, in arrays (36 bytes a batch). Numbers are nearly always added in ascending order.
 
     A removed batch stays in the arrays, with segment 0. When these are more than half, the arrays are rebuilt.
     """

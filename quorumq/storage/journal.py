@@ -4,9 +4,9 @@ The log knows segments and offsets, and the core knows batch numbers. The journa
 If no commit has written a batch yet, the journal serves it from memory. The caller decides about appends, commits and
 the contents of a snapshot.
 
-How disk space comes back: the caller names the batches that are not needed (`drop`). If an older segment has no needed
-batch, the next roll deletes it. If it has few, `compact` appends these again in small steps, and their old positions
-no longer count. So a directory takes at most twice the needed bytes, and a few segments.
+Disk space is reclaimed so: the caller names the batches that are not needed (`drop`). If an older segment has no
+needed batch, the next roll deletes it. If it has few, `compact` appends these again in small steps, and their old
+positions no longer count. So a directory takes at most twice the needed bytes, and a few segments.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ class OfflineDirectory:
             hold_time_max=HOLD_TIME_MAX_DEFAULT_S if made is None else made.hold_time_max,
             machines=() if made is None else made.machines,
         )
-        # If batches overlap, the first has the message. A damaged one, which comes last, has the rest.
+        # If batches overlap, the first has the message. A damaged one, which is last, has the rest.
         batches = sorted(self._batches.values(), key=lambda item: (item.damaged, item.record.number))
         return NodeCore(
             config,

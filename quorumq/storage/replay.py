@@ -54,7 +54,7 @@ class DirectoryReplay:
         self.segments = Segments()  # files that count, known once `records` is exhausted
         self.carried: list[FoundBatch] = []  # batches that may not be durable: they are to be written again
         self._dropped: set[int] = set()
-        # Number of records that were ever appended to the directory, as far as `records` has come.
+        # Number of records that were ever appended to the directory, up to the last one that `records` yielded.
         self.position = 0
         self.fresh = False  # nothing was found
         self.notes: list[str] = []  # findings for the operator, in words (a cut tail, files deleted)
@@ -129,8 +129,8 @@ class DirectoryReplay:
     def records(self) -> Iterator[JournalRecord | FoundBatch]:
         """Yield the durable records: the directory's id, the newest snapshot, later records, then all batches.
 
-        Small state comes first and batches after it, each in the order in which they were appended, because only the
-        end of the tail shows if a batch was dropped. CLEAN_STOP comes only if it is the very last record.
+        Small state is first and batches after it, each in the order in which they were appended, because only the end
+        of the tail shows if a batch was dropped. CLEAN_STOP is yielded only if it is the very last record.
 
         Raises:
             DamagedDirectory: damage that is not confined to the body of a batch.

@@ -93,8 +93,8 @@ class Scan:
         """Yield everything in the segment, from its beginning.
 
         Args:
-            newest: it has no successor, so its last write may be torn. A record of the tail comes when a younger one
-                says that it was durable, or at the end. If it was torn, it does not come.
+            newest: it has no successor, so its last write may be torn. A record of the tail is yielded when a younger
+                one says that it was durable, or at the end. If it was torn, it is left out.
             holes: bytes to pass over, as {first: stop}.
         """
         undecided: deque[Frame] = deque()

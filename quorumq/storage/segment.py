@@ -11,7 +11,7 @@ So header and body have checksums of their own, and every header carries the off
 segment was known to be durable when the record was written. If an invalid record lies below such an
 offset of any valid record of the segment, it is damage, else a torn tail. The header's checksum covers
 the directory's id and the segment's number too, so that a record in the payload of a message, a record
-copied from another file, or an old block that comes back is not taken for a record of this segment.
+copied from another file, or an old block of the disk is not taken for a record of this segment.
 """
 
 from __future__ import annotations

@@ -127,8 +127,8 @@ class Segments:
     def drop(self, number: int, position: BatchPosition) -> None:
         """Count a batch as not needed there any more. If its segment has no needed batch, the next roll deletes it.
 
-        Until that is committed, its file stays. The `BatchesDropped` or `BatchMoved` that the caller appended keeps the
-        batch from coming back.
+        Until that is committed, its file stays. Because of the `BatchesDropped` or `BatchMoved` that the caller
+        appended, a replay does not restore the batch.
         """
         state = self.by_number[position.segment]
         assert state.batches > 0, f"segment {position.segment} has no live batch left"
