@@ -35,7 +35,7 @@ def is_operator(credentials: Credentials | None, software: str) -> bool:
 
 
 def wrong_listener(config: ServeConfig, listens_for: ListensFor, hello: Hello) -> str:
-    """Return why a connection that says this may not come in here; "" if it may."""
+    """Return why this listener refuses a connection with this HELLO; "" if it accepts it."""
     if listens_for == "clients" and hello.node:
         at = config.dialled.get(config.node, config.peer_listen)
         return f"node {config.node} speaks with nodes at {at} only: give `peers` to node {hello.node}, too"

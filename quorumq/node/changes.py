@@ -61,7 +61,7 @@ class Changes:
         self._under_way: dict[int, tuple[str, dict[str, Any]]] = {}  # by key: which client, and facts
 
     def noticed(self, events: Iterable[Event], callers: Mapping[int, Caller], catalogue: Catalogue) -> None:
-        """Note events that have come for the core. ``callers`` are by the keys of requests."""
+        """Note events that the core is about to get. ``callers`` are by the keys of requests."""
         for event in events:
             if isinstance(event, Request) and type(event.request) in WHAT:
                 if is_there(event.request, catalogue):

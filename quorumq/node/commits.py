@@ -26,8 +26,8 @@ HERE_S: Final = 0.002
 """If fsyncs take fewer seconds, the loop may wait for the next one."""
 
 REST: Final = 4
-"""Pause since the last fsync, as a multiple of an fsync's time: in a burst, commits that come during an fsync are to
-share the next."""
+"""Pause since the last fsync, as a multiple of an fsync's time: in a burst, commits requested during an fsync are
+to share the next."""
 
 HERE_BYTES: Final = 64 * KIB
 """The largest commit that the loop waits for."""
@@ -53,7 +53,7 @@ class CommitRunner(Protocol):
         """
 
     def close(self) -> None:
-        """End the thread: no more commits will come."""
+        """End the thread: there will be no more commits."""
 
 
 class CommitThread:

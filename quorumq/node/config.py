@@ -48,7 +48,7 @@ BYTES_MAX: Final = 1 << 50
 """More than any machine has, and less than any counter of the system takes."""
 
 SEGMENT_BYTES_MAX: Final = 1 << 30
-"""A start reads the newest segment whole, and space comes back by whole segments."""
+"""A start reads the newest segment whole, and space is reclaimed by whole segments."""
 SecondsOrZero = Annotated[float, Meta(ge=0, le=SECONDS_MAX)]
 
 

@@ -88,7 +88,7 @@ class Inbound:
     nursery: InitVar[trio.Nursery]  # for sending what the transport does not take at once
     peers: dict[NodeId, Inbound]  # the inbound connection of each peer, so that a newer one replaces an older
     clients: Counter[str]  # how many of them each address has
-    listens_for: ListensFor = "all"  # kind of the address that it came in at
+    listens_for: ListensFor = "all"  # kind of the address that it was made to
     hello: m.Hello | None = None
     software: str = ""
     is_client: bool = False
@@ -325,7 +325,7 @@ class Inbound:
         await self._in.serve(node.feed, lambda events: self._take_words(hello, events))
 
     def _take_words(self, peer: m.Hello, events: list[Event]) -> bool:
-        """Take the frames that have come from a peer, as events. Returns True: none of them has to wait."""
+        """Take the complete frames of a peer, as events. Returns True: none of them has to wait."""
         node = self.node
         me, mine = node.config.node, node.core.state.incarnation
         reader, sender, theirs = self._in.reader, peer.node, peer.incarnation
@@ -344,7 +344,7 @@ class Inbound:
     # ----------------------------------------------------------------------- clients
 
     def _take_requests(self, events: list[Event]) -> bool:
-        """Take the frames that have come from a client, as events. Return False if some have to wait."""
+        """Take the complete frames of a client, as events. Return False if some have to wait."""
         intake, shares, reader = self.node.intake, self.node.shares, self._in.reader
         while not self.closed:
             if shares.is_spent(self.whose):

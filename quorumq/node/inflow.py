@@ -1,4 +1,4 @@
-"""The bytes that come in on a connection, cut into frames: together with those of others, or awaited alone."""
+"""Bytes received on a connection, cut into frames: in one epoll with those of others, or awaited alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from quorumq.node.turns import Turns
 from quorumq.wire.frames import HANDSHAKE_BYTES_MAX, Frame, FrameReader
 
 FRAME_BYTES_PER_S: Final = 64 * KIB
-"""If a frame comes more slowly, `stall_timeout` apart, its connection ends."""
+"""If a frame is slower than this, `stall_timeout` apart, its connection ends."""
 
 Take = Callable[[list[Event]], bool]
 """Takes frames out of the reader, and adds events for the core to a list; False if some have to wait."""
@@ -47,7 +47,7 @@ class Inflow:
     intake: Intake
     transport: Transport
     owner: Owner
-    stall_timeout: float  # seconds after which a frame that does not come on ends the connection
+    stall_timeout: float  # seconds without a byte of an incomplete frame after which the connection ends
     reader: FrameReader = field(default_factory=partial(FrameReader, HANDSHAKE_BYTES_MAX))
     """Cuts frames; of the size of a stranger's first one until it is opened up."""
     _part: int = -1  # number of the frame begun, by `FrameReader.frames`, and since when
@@ -55,7 +55,7 @@ class Inflow:
     _take: Take = field(init=False)
     _alone: trio.Event | None = None  # while it takes turns: goes off when that is to end
     _broken: Exception | None = None
-    _waits: bool = False  # whether frames that have come wait for the owner
+    _waits: bool = False  # whether complete frames wait for the owner
 
     async def next_frame(self) -> Frame:
         """Return one frame; before `serve`."""
@@ -119,8 +119,8 @@ class Inflow:
                     break  # or else it was hung up on, as an answer could not be sent
                 if not self.reader.pending_bytes:
                     return
-                # The rest of a large frame is mostly there, or comes while this looks. No more than it: what stands
-                # behind it is for another step. (Over TLS, what shares its last record comes along.)
+                # The rest of a large frame is mostly received by now. No more than it: the frames after it are for
+                # another step. (Over TLS, those that share its last record are taken, too.)
                 size = min(self.reader.missing_bytes, RECEIVE_BYTES_MAX)
                 if not size or not self.turns.may_go_on(size):
                     break
@@ -138,7 +138,11 @@ class Inflow:
             self._alone = None
 
     async def _more(self) -> None:
-        """Feed the reader the next bytes. A frame that was begun has to come on, and to be complete some time."""
+        """Feed the reader the next bytes. An incomplete frame has to grow, and to be complete some time.
+
+        Raises:
+            PeerError: it did not.
+        """
         reader, now = self.reader, trio.current_time()
         pending = reader.pending_bytes
         anew = self._part != reader.frames

@@ -63,7 +63,7 @@ class Intake:
             self.wake()
 
     def begun(self, connection: Connection, size: int, *, anew: bool = False) -> None:
-        """Note the bytes that came of an incomplete frame; 0 when it is complete, or when the connection is over.
+        """Note the received bytes of an incomplete frame; 0 when it is complete, or when the connection is over.
 
         They have a bound of their own, over all connections, of the size of ``inflight_bytes_max``. Beyond it the
         connection that began first is hung up on: frames that stay incomplete must not keep out those of others.

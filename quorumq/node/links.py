@@ -1,8 +1,8 @@
 """Our own connection to each peer: dialled, greeted, kept, dialled again.
 
-Everything this node says to a peer goes over the connection that this node dialled, replies included; the peer's
-words come on the one that it dialled. So a link is between two incarnations, and when it breaks, nothing of it is
-taken over: the protocol repeats all that matters.
+This node sends everything to a peer over the connection that it dialled, replies included; the peer sends over the one
+that the peer dialled. So a link is between two incarnations, and when it breaks, nothing of it is taken over: the
+protocol repeats all that matters.
 
 A link's queue is bounded by bytes. If a message does not fit, it is dropped and counted, which the protocol takes as it
 takes any lost message. If the link waited instead, one slow peer could stop this node.

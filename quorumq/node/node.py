@@ -52,7 +52,7 @@ from quorumq.wire.codec import encode_message
 from quorumq.wire.receipts import key_number, sign_slices
 
 TIMER_S: Final = 0.0005
-"""Seconds by which a call may come early and still be due: the timer's clock is another one."""
+"""Seconds by which a call may be early and still be due: the timer's clock is another one."""
 
 NAMES_LOOKED_S: Final = 3600.0
 """Seconds between counts of the names of topics and groups."""
@@ -118,7 +118,7 @@ class Node:
     log: Any
     history: InitVar[HistoryWriter | None] = None
     """Writes the node's, wherever that goes; None: to the file that ``config`` names, if any."""
-    file: ConfigFile | None = None  # that ``config`` came from; None if that does not change
+    file: ConfigFile | None = None  # that ``config`` was read from; None if that does not change
     readers: Readers = field(default_factory=Readers)
     traffic: Traffic = field(default_factory=Traffic)
     links: dict[NodeId, Link] = field(default_factory=dict)  # our connections to peers, by node id
@@ -444,7 +444,7 @@ class Node:
     # ------------------------------------------------------------------------ timers
 
     async def run_timers(self) -> None:
-        """Step the core when its next deadline comes. Runs until cancelled."""
+        """Step the core when its next deadline is due. Runs until cancelled."""
         while True:
             with trio.CancelScope() as scope:
                 self._timer_scope = scope
@@ -540,7 +540,7 @@ class Node:
             self.log.warning("names_run_out", **used._asdict())
 
     def _report_lost(self) -> None:
-        """Log the partitions with messages that no replica has, or that came back."""
+        """Log the partitions with messages that no replica has, or that a replica has again."""
         for partition, replica in self.core.replicas.items():
             lost, before = replica.batches.lost, self._lost.get(partition, 0)
             if lost != before:

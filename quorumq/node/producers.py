@@ -56,7 +56,7 @@ class ProducerClocks:
         self._seen: OrderedDict[Who, Seen] = OrderedDict()
 
     def published(self, who: Who, ahead_ms: int, now: float) -> None:
-        """Note a PUBLISH that has come.
+        """Note a PUBLISH.
 
         Args:
             ahead_ms: milliseconds from the time at which the batch was made (this node's time of day less the batch's

@@ -81,7 +81,7 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bucket:
-    """Tokens that come at a rate, and are kept for `BURST_S`.
+    """Token bucket of a rate, with the tokens of `BURST_S` at most.
 
     Args:
         rate: tokens a second.
@@ -114,7 +114,7 @@ class Bucket:
         self.level -= cost
 
     def charge(self, cost: float, now: float) -> None:
-        """Spend ``cost``, even if it is not there. If the debt would take more than `DEBT_S` to come, it is cut."""
+        """Spend ``cost``, even if there are too few tokens. The debt is cut to the tokens of `DEBT_S`."""
         self._refill(now)
         self.level = max(self.level - cost, min(self.level, -self.rate * DEBT_S))
 

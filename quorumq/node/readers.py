@@ -2,7 +2,7 @@
 
 For people (`quorumq groups describe`), and for nothing else: it is in memory, it decides nothing, and a start begins
 with nothing. Bounds: if there are too many consumers or flows, those that were silent longest are dropped first. When
-another one comes, those that were silent for a minute are dropped.
+another one is added, those that were silent for a minute are dropped.
 """
 
 from __future__ import annotations

@@ -254,7 +254,7 @@ def open_node(
         rng: for pauses, jitter and ids; a fresh one if None.
         newest: an operator says that this directory is the newest there is, although it was copied.
         admitted: answer of the cluster that an empty directory with ``join`` begins with.
-        file: the file that ``config`` came from, if the node is to follow its changes.
+        file: the file that ``config`` was read from, if the node is to follow its changes.
 
     Raises:
         NotAdmitted: it is such a directory, and there is no answer.

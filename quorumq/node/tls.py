@@ -1,8 +1,8 @@
 """TLS behind the node's transports, and certificates that change while it runs.
 
 `TlsTransport` is one more transport, around another. Encrypted bytes may wait for space below it:
-that is one chunk at most, and a byte of it counts as not sent until all of it is, so that `Outflow` comes back. A frame
-counts as begun, then, no later than its second byte, and one byte is no frame.
+that is one chunk at most, and its last byte counts as not sent until all of it is, so that `Outflow` tries again. So a
+frame counts as begun no later than its second byte, and one byte is no frame.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class TlsTransport:
             raise ConnectionLost(reason_of(error)) from None
 
     async def _handshake(self) -> bytes | None:
-        """Do the handshake; return the data that came behind it."""
+        """Do the handshake; return the data received with its last bytes."""
         data, done = b"", False
         while not done:
             done = self._tunnel.handshake(data)
@@ -109,7 +109,7 @@ class TlsTransport:
         return self._inner.fileno()
 
     def receive_now(self, most: int = RECEIVE_BYTES) -> bytes | None:
-        """Return all that has come, because decrypted bytes make no socket ready."""
+        """Return all received bytes, because decrypted bytes make no socket ready."""
         data = self._inner.receive_now(most)
         if not data:
             return data

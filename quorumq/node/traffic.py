@@ -34,7 +34,7 @@ class Traffic:
     """Requests under way by key: begin, kind, messages and bytes."""
 
     def noticed(self, events: Iterable[Event], now: float) -> None:
-        """Note events that have come for the core, at ``now`` (monotonic seconds)."""
+        """Note events that the core is about to get, at ``now`` (monotonic seconds)."""
         for event in events:
             if isinstance(event, Request):
                 messages = size = 0

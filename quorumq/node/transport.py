@@ -44,7 +44,7 @@ class ConnectionLost(Exception):
 
 
 class Transport(Protocol):
-    """A connected stream of bytes. `ConnectionLost` may come from every method but `close`."""
+    """A connected stream of bytes. Every method but `close` may raise `ConnectionLost`."""
 
     @property
     def names(self) -> frozenset[str]:
@@ -63,7 +63,7 @@ class Transport(Protocol):
         """Return the descriptor that is readable if `receive_now` has data; -1 if only `receive` can be called."""
 
     def receive_now(self, most: int = RECEIVE_BYTES) -> bytes | None:
-        """Receive without waiting: None if nothing has come."""
+        """Receive without waiting: None if nothing is there."""
 
     def hung_up(self) -> bool:
         """Return True if the other side is known to be gone. Bytes that it sent before do not matter."""

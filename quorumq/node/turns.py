@@ -1,11 +1,11 @@
 """Connections that are read together: their messages of one turn of the loop are one step of the core.
 
 Their sockets are in one epoll, which one task waits for. A task for each would cost two system calls and a task
-switch more for each message, and each would have a step of its own: of publishes that come at the same moment no two
-could go as one STORE. A connection that has to wait for something (for the rest of a frame, for its client to read,
+switch more for each message, and each would have a step of its own: of publishes at the same moment no two could go as
+one STORE. A connection that has to wait for something (for the rest of a frame, for its client to read,
 for room) leaves, is served by its own task, and joins again.
 
-A message that comes alone waits for no other: a turn ends when no other socket is ready.
+A single message waits for no other: a turn ends when no other socket is ready.
 
 If nothing else is going on, a turn of trio's loop for each message would cost a good part of the message's own cost.
 So with `waits_here` the epoll waits in trio's place whenever trio has nothing to do, for the sockets and the loop's
