@@ -177,7 +177,7 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, CountCalls, Sho
         Args:
             topic: one name or several; "t.deadletters" for the group's dead letters of topic "t". A shell-style pattern
                 (``orders.*``: ``*`` any characters, ``?`` one, ``[ab]`` one of these, ``[!ab]`` none of these) stands
-                for the topics that match, those to come included.
+                for the topics that match, later ones included.
             group: reads on its own: each group gets every message. "g!dead" is the dead letters of group "g".
             start: position of a new group: "earliest", with the oldest message, or "latest", with the first one
                 published from now on. "earliest" if not given.
@@ -216,10 +216,10 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, CountCalls, Sho
     ) -> Worked:
         """Call ``handler`` with each message of a group, and settle the message by how that ends, until stopped.
 
-        The message is acked when the handler returns. An exception of a class in ``retry`` rejects it, to come again
-        after the topic's ``backoff``, or 1, 2, 4 … 60 s if it has none; at its last attempt, and after any other
-        exception, it becomes a dead letter with the class, the text and the stack. A message that the handler settled
-        itself stays as it is. The hold is extended while the handler runs.
+        The message is acked when the handler returns. An exception of a class in ``retry`` rejects it, for another
+        delivery after the topic's ``backoff``, or 1, 2, 4 … 60 s if it has none; at its last attempt, and after any
+        other exception, it becomes a dead letter with the class, the text and the stack. A message that the handler
+        settled itself stays as it is. The hold is extended while the handler runs.
 
         SIGTERM, SIGINT and ``stop`` end it: messages that are not begun are given back at once and counted nowhere,
         and running handlers have ``grace`` seconds to end. Then, or at a second signal, handlers are cancelled and
@@ -391,7 +391,7 @@ class Client(PublishCalls, TopicCalls, GroupCalls, BacklogCalls, CountCalls, Sho
 
         Args:
             sources: pairs of a topic and a group that reads it, 64 at most; dead letters as in `consumer`, such as
-                ``("jobs", "workers!dead")``. `Message.topic` and `Message.group` say where a message comes from.
+                ``("jobs", "workers!dead")``. `Message.topic` and `Message.group` name a message's source.
             max_messages: limit of all sources together.
             max_wait, hold_time, idle, timeout: as in `fetch`.
 

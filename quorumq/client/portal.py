@@ -53,7 +53,7 @@ def like(method: Callable[..., object]) -> Callable[[T], T]:
 
 
 def is_cancelled(error: BaseException) -> bool:
-    """Return True if this is trio's cancellation and nothing else, as it comes from several tasks in a group."""
+    """Return True if this is trio's cancellation and nothing else, also in a group, as several tasks raise it."""
     if isinstance(error, BaseExceptionGroup):
         return error.split(trio.Cancelled)[1] is None
     return isinstance(error, trio.Cancelled)

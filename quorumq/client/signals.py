@@ -30,7 +30,7 @@ Hear = Callable[[int], object]
 
 _hearing: Final[dict[int, list[Hear]]] = {number: [] for number in OURS}
 _before: Final[dict[int, Any]] = {}  # handlers that ours replaced
-_came: Final[list[int]] = []  # signals that came while a pool hears them
+_came: Final[list[int]] = []  # signals received while a pool listens for them
 
 
 @contextmanager

@@ -100,8 +100,8 @@ class CountCalls(PeekCalls):
     ) -> DeadLetterCounts:
         """Count a group's dead letters by kind of failure, as one replica of each partition sees them.
 
-        Nodes count, so that a million dead letters are a few lines. Kinds are told apart by fingerprint, class of the
-        error and reason.
+        Nodes count, so that a million dead letters are a few lines. A kind has one fingerprint, one class of
+        the error and one reason.
 
         Args:
             topic, group: name of the topic and of its group; "g!dead" and "t.deadletters" mean the same.
@@ -229,7 +229,7 @@ class CountCalls(PeekCalls):
         """Yield messages as they are published from now on, without holding them. It does not end by itself.
 
         One replica of each partition is asked again and again. A message that all groups have settled before it is
-        asked is not seen, unless the topic has ``retention``; nor is one that comes to that replica late.
+        asked is not seen, unless the topic has ``retention``; nor is one that this replica gets late.
 
         Args:
             topic, group, which: as in `peek`; messages in other states at that moment are left out.

@@ -30,7 +30,7 @@ def start_fields(start: Start, now_ms: int) -> tuple[str, int]:
     """Return ``start`` and ``from_ms`` of a SetGroup.
 
     Raises:
-        UsageError: neither of the words, nor a datetime with a time zone that has come.
+        UsageError: neither of the words, nor a past datetime with a time zone.
     """
     if isinstance(start, datetime):
         if start.tzinfo is None:
@@ -130,7 +130,7 @@ class GroupCalls(Calls):
     ) -> Group:
         """Limit the messages that all consumers of a group get in a second; they wait for more by themselves.
 
-        Each delivery counts, also that of a message that comes again. The group's dead letters can be read without a
+        Each delivery counts, also if it is a redelivery. The group's dead letters can be read without a
         limit. A consumer may have fetched messages before it hands them to a handler. docs/registers.md, LIMIT, says
         what is exact.
 
@@ -163,8 +163,8 @@ class GroupCalls(Calls):
 
         Messages that only this group kept are reclaimed. Its consumers, and clients that still ack or reject one, get
         `NotFound`; no consumer makes it again. `create_group` makes a new one of the name, which reads from its own
-        start and knows nothing of this one. Messages being worked on meanwhile come to it once their holds are over.
-        The last group of a topic deleted, its messages are kept, as for a topic that never had one.
+        start and knows nothing of this one. Messages being worked on meanwhile are delivered to it once their holds are
+        over. The last group of a topic deleted, its messages are kept, as for a topic that never had one.
 
         Args:
             group: its name, without "!". One that is deleted already is deleted.

@@ -100,7 +100,7 @@ class Background:
 
 @asynccontextmanager
 async def background() -> AsyncIterator[Background]:
-    """Serve the body of an ``async with`` by tasks; an exception of the body comes out as it is.
+    """Serve the body of an ``async with`` by tasks; an exception of the body is raised as it is.
 
     A plain nursery would wrap the body's exception in a group, and an ``except NotStored`` around
     ``async with connect(...)`` would no longer match.

@@ -253,7 +253,7 @@ class Context:
         return topics
 
     def known(self, topic: Topic) -> Topic:
-        """Remember a topic that a node named, tell its producers, and return it."""
+        """Remember a topic that a node named, pass it to its producers, and return it."""
         self.topic_names[topic.id] = topic.name
         for producer in self._producers.get(topic.name, ()):
             producer._learn(topic)

@@ -44,11 +44,11 @@ class Outcome(Enum):
     """Final, but the hold had run out, and a majority granted the message again: it may be processed twice."""
 
     ACKED_UNPROVEN = "acked_unproven"
-    """Final, but too few replicas could tell whether this delivery was alone."""
+    """Final, but too few replicas knew whether this delivery was alone."""
 
     REWOUND = "rewound"
     """Void: the group was rewound since the delivery. Nothing was written, unless by an attempt whose answer was lost.
-    The message comes again if the group now begins before it (docs/protocol.md, "group, generation")."""
+    The message is redelivered if the group now begins before it (docs/protocol.md, "group, generation")."""
 
     REQUEUED = "requeued"
     DEAD_LETTERED = "dead_lettered"
@@ -198,12 +198,12 @@ class Delivery:
     receipt: Receipt  # the same, decoded
     attempt: int  # 1 for the first delivery
     published_ms: int  # the batch's, by the producer's time of day
-    delivered_ms: int  # the client's time of day when the delivery came
+    delivered_ms: int  # the client's time of day at the delivery
     hold_time: float  # seconds
     settler: Settler
     holder: Holder | None  # the consumer that got it; None if `Client.fetch` did
     crcs: str = ""  # CRC-32C of each record in hex, 8 digits each, if a history is written
-    via: str = ""  # the node that it came from
+    via: str = ""  # the node that delivered it
     asked: float = 0.0  # when its FETCH was sent, by the client's clock
     death: Death | None = None  # why the messages died, if they are dead letters
     interruptions: int = 0  # deliveries before it that were given back as interrupted

@@ -73,8 +73,8 @@ class Call:
 class AckQueue:
     """Queue that makes one ACK request of many acks, without making the first one wait.
 
-    Acks that come while nothing is under way go at once; those that come while a request is under way go together when
-    that is answered, or after a few milliseconds.
+    If nothing is under way, an ack is sent at once. Acks made while a request is under way are sent together when that
+    is answered, or after a few milliseconds.
     """
 
     nodes: Nodes

@@ -38,7 +38,7 @@ PARK_SHARE: Final = 0.1
 """A node parks a FETCH for at most this share of its hold time (docs/protocol.md, FETCH)."""
 
 WAIT_SHARE: Final = 0.5
-"""A FETCH asks to be parked for at most this share of its timeout: an empty answer must come before that is over."""
+"""A FETCH asks to be parked for at most this share of its timeout: an empty answer must be here before that is over."""
 
 PASS_WAIT_S: Final = 0.25
 """Seconds that one of several nodes may park a `Client.fetch` that has to go round them."""
@@ -54,7 +54,7 @@ class ReplicaSet(NamedTuple):
     """Partitions of one topic that the same nodes have: any of these serves them all."""
 
     topic: str
-    partitions: tuple[int, ...]  # () = all, those to come included
+    partitions: tuple[int, ...]  # () = all, later ones included
     nodes: tuple[str, ...]  # ids
     spans: tuple[Span, ...] = ()  # only these messages of the one partition; () = all
 
@@ -124,7 +124,7 @@ async def fetch_from(
         max_messages, max_bytes, min_messages: limits of the reply; cut to those of a request.
         max_wait: seconds for which a node may park it; cut to a share of its hold time and of its timeout.
         idle: there is nothing in hand for this group, so suspects may arrive.
-        had_lot: the last messages were suspects, and first-timers are to come before others.
+        had_lot: the last messages were suspects, and first-timers are to be delivered before others.
         once: see `Nodes.ask`.
 
     Raises:
@@ -179,11 +179,11 @@ def unpack(
 ) -> list[Message]:
     """Return the messages of a slice, decoded at once; those that are damaged are left out, and their holds run out.
 
-    (Not given back: a message that its producer wrote unreadably would come again for ever. As it is it becomes a
+    (Not given back: a message that its producer wrote unreadably would be redelivered for ever. As it is it becomes a
     dead letter after ``max_deliveries``.)
 
     Args:
-        via: the node that it came from.
+        via: the node that delivered it.
         sent_at: time at which its FETCH was sent, by the client's clock.
 
     Raises:
@@ -242,7 +242,7 @@ def brought(reply: m.ClientReply) -> list[SignedNamed]:
 
 
 def release_orphan(connection: Connection, reply: m.ClientReply) -> None:
-    """Give back, without waiting, all messages of a FETCH whose answer came when no caller waited for it any more."""
+    """Give back, without waiting, all messages of a FETCH that was answered when no caller waited any more."""
     items = brought(reply)
     try:
         for at in range(0, len(items), SPANS_SETTLED_MAX):
@@ -292,7 +292,7 @@ class Gathering:
     max_bytes: int
     min_messages: int  # messages to gather, as long as ``until`` and a quarter of the hold time allow
     until: float  # when to end, by the client's clock
-    idle: bool = True  # False if the caller has others in hand: no suspects come then
+    idle: bool = True  # False if the caller has others in hand: it gets no suspects then
     holder: Holder | None = None  # consumer that fetches
     _messages: list[Message] = field(default_factory=list)
     _slices: list[WireSlice] = field(default_factory=list)
@@ -396,7 +396,7 @@ class Gathering:
         enough = count >= min(self.min_messages, self.max_messages) or self._bytes >= self.max_bytes
         if enough or self._alone:
             return True
-        # Without any message, each replica set is to be asked at least once; named ones, until nothing more comes.
+        # Without any message, each replica set is to be asked at least once; named ones, until it has nothing more.
         all_asked = self._quiet >= len(self.sets) or (
             not self.sets[0].spans and (count > 0 or len(self.sets) == 1)
         )

@@ -15,17 +15,17 @@ CYCLE_MIN_S: Final = 1e-4
 
 
 class Pace:
-    """Averages over hand-overs, and over the tasks that come back for more; several tasks may ask.
+    """Averages over hand-overs, and over the tasks that ask again; several tasks may ask.
 
-    A task that comes back is taken for the one that has been away longest. The averages are right for any task, and one
-    that never comes back is only taken for slow.
+    A task that asks again is taken for the one that has been away longest. The averages are right for any task, and if
+    one never asks again, it only counts as slow.
     """
 
     def __init__(self) -> None:
         self._away: deque[tuple[float, int]] = (
             deque()
         )  # when, and how much: as long as tasks ask at once, at most
-        self._cycle = 0.0  # seconds between being handed something and coming back, on average
+        self._cycle = 0.0  # seconds from a hand-over to the next request of its task, on average
         self._size = 0.0  # messages of a hand-over, on average
         self._used = 0  # since the last time that it slowed down
 
@@ -50,7 +50,7 @@ class Pace:
     def ahead(self, now: float, waiting: int) -> int:
         """Return the number of messages that would be used up within `AHEAD_S`, while ``waiting`` tasks wait.
 
-        At most as many as were used since it slowed down. 0 until a task has come back.
+        At most as many as were used since it slowed down. 0 until a task has asked again.
         """
         if not self._used:
             return 0

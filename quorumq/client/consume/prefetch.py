@@ -110,7 +110,7 @@ class Prefetched:
         self.at = 0  # the next of these
 
     def is_stale(self, now: float, soon: int, *, wished: bool) -> bool:
-        """Return True if it is to go back. ``soon`` messages will be used soon; ``wished``: a task may come back."""
+        """Return True if it is to go back. ``soon`` messages will be used soon; ``wished``: a task may ask again."""
         if self.connection.lost or now >= self.give_back_at:
             return True
         return not wished and (now >= self.came + LIE_S or (not soon and now > self.came))
@@ -466,7 +466,7 @@ class Prefetch:
         self.want()
 
     def missed(self, count: int) -> None:
-        """Note that a task asked for ``count`` messages and left before one came: have some if it comes back."""
+        """Note that a task asked for ``count`` messages and left without any: have some if it asks again."""
         self.wish = count
         self.want()
 

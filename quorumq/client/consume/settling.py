@@ -132,7 +132,7 @@ class SettleCalls(Calls):
             raise UsageError(f"error is {error!r}, reason {reason!r}: give an exception, or words as reason=")
         messages = settleables_of(messages)
         refuse_dead(messages)
-        # One request has one death, and a death tells of its own delivery.
+        # One request has one death, and a death names its own delivery.
         by_death: dict[Death, list[Settleable]] = {}
         for message in messages:
             by_death.setdefault(self._death(message, error, reason), []).append(message)
@@ -301,7 +301,7 @@ _holder: Final = attrgetter("delivery.holder")
 
 
 def note_settled(messages: Sequence[Settleable]) -> None:
-    """Tell consumers which of their messages have their verdicts."""
+    """Have consumers note which of their messages have their verdicts."""
     for holder, same_holder in groupby(messages, key=_holder):
         if holder is not None:
             holder.settled(

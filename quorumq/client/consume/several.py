@@ -43,7 +43,7 @@ async def fetch_several(
 ) -> list[Message]:
     """Take ready messages, source by source in the given order; else wait at all of them for the first that has some.
 
-    Suspects come from one source, with nothing beside them. Messages of another one, or beyond
+    Suspects are of one source, with nothing beside them. Messages of another one, or beyond
     ``max_messages``, are given back; so is everything if one source fails, or if this is cancelled.
 
     Raises:

@@ -1,8 +1,8 @@
 """Pool of workers: a handler for each message, and the settling of the message at any end.
 
 A worker takes one message at a time, runs the handler, and settles: so a message that was handed over has been begun,
-and messages not handed over are given back and counted nowhere. A message keeps its hold while its handler runs. Told
-to stop, a pool first gives back messages that it has not begun, then lets its handlers end until its grace is over.
+and messages not handed over are given back and counted nowhere. A message keeps its hold while its handler runs. When
+stopped, a pool first gives back messages that it has not begun, then lets its handlers end until its grace is over.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LAST_WORD_S: Final = 2.0
 ENDING_S: Final = 1.0
 """Seconds that a cancelled handler may take to end before its hold is extended no more."""
 DEAD_LETTER_WAIT_S: Final = 60.0
-"""Seconds until a dead letter whose handler failed comes again: it cannot die twice, and has no last attempt."""
+"""Seconds until a dead letter whose handler failed is redelivered: it cannot die twice, and has no last attempt."""
 STOP_LOOK_S: Final = 0.1
 """Seconds between two looks at the event that ends a pool, as it may be one that trio cannot wait for."""
 UNAUTHORIZED_LOOK_S: Final = 1.0
@@ -171,11 +171,11 @@ class Worked:
     Attributes:
         done: acked, with the hold certain until then as far as is known.
         late: acked when the hold was over: another worker may have done the same.
-        retried: rejected, to come again: an exception in ``retry``, or ``timeout``.
+        retried: rejected, for another delivery: an exception in ``retry``, or ``timeout``.
         interrupted: cancelled at the end of the grace, and given back. That costs no attempt, up to 10 times a message.
         dead_lettered: given up, with the exception.
         given_back: fetched and not begun, therefore given back and counted nowhere.
-        lost: handled, but the verdict did not reach the cluster, or came when the hold was over: they may come again.
+        lost: handled, but the verdict did not reach the cluster within the hold: they may be redelivered.
         signal: the number of the signal that stopped it, or None.
     """
 
@@ -320,7 +320,7 @@ class Pool:
                 message = await anext(consumer)
             except StopAsyncIteration:
                 return
-            except (TooFewReplicas, Busy) as error:  # after the client's timeout; nodes come back
+            except (TooFewReplicas, Busy) as error:  # after the client's timeout; nodes start again
                 log.warning("no work for group %r: %s", task.group, error)
                 continue
             self._started += 1
@@ -377,7 +377,7 @@ class Pool:
                 log.error(text, message.group, pause, line_of(error))
 
     async def _give_back(self, message: Message, *, interrupted: bool) -> None:
-        """Have a message come again at once if its handler has ended without a verdict."""
+        """Have a message redelivered at once if its handler has ended without a verdict."""
         with trio.move_on_after(LAST_WORD_S, shield=True), suppress(QuorumqError):
             await (message.reject(interrupted=True) if interrupted else message.reject(0.0))
         if interrupted and message.outcome is Outcome.REQUEUED:
@@ -507,7 +507,7 @@ class Pool:
             await message.dead_letter(from_the_handler(error))
 
     async def _again(self, message: Message, error: Exception) -> None:
-        """Have it come again; after its last attempt it is a dead letter, which is to have the exception."""
+        """Have it redelivered; after its last attempt it is a dead letter, which is to have the exception."""
         try:
             topic = await self.context.topic(message.topic)
         except QuorumqError:

@@ -129,7 +129,7 @@ class RecordBatch:
     """One batch, from its first message until it is confirmed or given up."""
 
     partition: PartitionId
-    opened: float  # when its first message came
+    opened: float  # when its first message was added
     times: Times
     silent: dict[RecordBatch, None]  # batches with failures that no caller has received, nor can
     timeout: float | None = None  # seconds that its messages have; the producer's if None

@@ -5,9 +5,10 @@ is then delivered again, and published again: were the second output numbered an
 an output is named after its input, by everyone in the same way, and the second publish is a retry of the first
 (docs/protocol.md, section 3, PUBLISH, and promise G6): an output that is there already is not stored again.
 
-The name is (partition, producer id, number). The number is the input's. The producer id is a hash over what tells
-outputs of equal numbers apart. The partition must be the same at every retry, so nothing goes into it that may change:
-neither how many partitions the topic has today, nor a turn that a producer keeps.
+The name is (partition, producer id, number). The number is the input's. The producer id is a hash of the input's
+partition and producer id, the output's topic and index, and the group. The partition must be the same at every retry,
+so nothing goes into it that may change: neither how many partitions the topic has today, nor a turn that a producer
+keeps.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def runs_of(names: Iterable[tuple[ProducerId, int]]) -> tuple[Span, ...]:
 
 
 class Name(NamedTuple):
-    """A publisher's own name for a message, as the parts of its id that come from it."""
+    """A publisher's own name for a message, as the parts of the id that it determines."""
 
     where: int  # decides the partition
     slot: int

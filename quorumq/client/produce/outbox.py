@@ -210,7 +210,11 @@ class Outbox:
             self._close(queue)
 
     def close_due(self, linger: float) -> float:
-        """Close the batches whose time has come, of ``linger`` seconds; when the next one's does."""
+        """Close each batch that is open for ``linger`` seconds, or whose partition has nothing under way.
+
+        Returns:
+            Time by trio's clock at which the next one is due; inf if there is none.
+        """
         now = trio.current_time()
         wake = float("inf")
         for queue in list(self._open):

@@ -248,7 +248,7 @@ class Producer:
 
         A failure is raised by `Pending.wait`, or by the next call of this producer if the `Pending` was dropped.
 
-        With ``derived_from`` it is an output of that input: its id comes from the input's, so that publishing it
+        With ``derived_from`` it is an output of that input: its id is made of the input's, so that publishing it
         again, by any client to which the input was delivered, makes no second message. Publish, wait, then ack the
         input: each output exists exactly once if key, headers, payload and ``partition`` depend on nothing but the
         input. An input that is redriven, or read again by a rewound group, derives the same id and adds nothing.
@@ -509,7 +509,7 @@ class Producer:
             self._end()  # if the client is closed first, tasks that wait have to hear of it
 
     async def _pump(self) -> None:
-        """Close the batches whose time has come, and send closed ones, as far as allowed."""
+        """Close the batches that are due, and send closed ones, as far as allowed."""
         outbox = self._outbox
         while True:
             outbox.poke = trio.Event()

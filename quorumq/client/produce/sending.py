@@ -21,8 +21,8 @@ CLOSE_WAIT_S: Final = 1.0
 """Seconds that a producer that ends waits until the cluster has heard that its session is over."""
 
 SESSION_S: Final = SESSION_IDLE_S / 2
-"""Seconds for which a session numbers: nodes close one under which nothing comes to a partition for twice that time,
-and refuse the next batch. One message a day must not mean one failed publish a day."""
+"""Seconds for which a session numbers: nodes close one without a batch in a partition for twice that time, and refuse
+the next batch. One message a day must not mean one failed publish a day."""
 
 
 class Session:
@@ -46,7 +46,7 @@ class Session:
         self.producer_id, self.signature, self._until = opened.producer_id, opened.signature, until
 
     async def close(self, used: Sequence[PartitionId]) -> None:
-        """Tell the cluster that nothing more is sent under our producer id, so that it need not remember it for ever.
+        """End the session: nothing more is sent under our producer id, so the cluster need not keep it for ever.
 
         Nothing depends on it: a session that is not closed is closed when it has been idle for a day (docs/protocol.md,
         RECLAIM).

@@ -6,7 +6,7 @@ that arrive are taken from the socket itself, once it is there.
 No other task touches the stream, so a waiter that is cancelled never leaves half a frame behind.
 
 A third looks for signs of life while a request waits: a machine that stands still keeps its connections, and takes
-all that fits into its buffers. If no byte has come for a while it asks for one, by a LEAVE of nothing, which any
+all that fits into its buffers. If no byte was received for a while it asks for one, by a LEAVE of nothing, which any
 node answers at once. Without an answer, requests that may as well be carried out twice are sent elsewhere first;
 later all are. A node that is only slow answers, and keeps its requests.
 
@@ -198,7 +198,7 @@ class Connection:
 
     @property
     def has_orphans(self) -> bool:
-        """Return True if a reply may come to a request without a waiter, and has to be given back then."""
+        """Return True if a request without a waiter may still be answered, and the answer be given back."""
         return any(it.orphan is not None and it.event is None for it in self._waiters.values())
 
     async def finish(self) -> None:
@@ -260,7 +260,7 @@ class Connection:
         try:
             await waiter.event.wait()
         except trio.Cancelled:
-            if waiter.reply is not None and waiter.orphan is not None:  # it came in the same moment
+            if waiter.reply is not None and waiter.orphan is not None:  # answered in the same moment
                 waiter.orphan(self, waiter.reply)
                 waiter.reply = None
             raise

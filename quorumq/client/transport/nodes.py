@@ -86,7 +86,7 @@ class Watch(Protocol):
         """Note that ``request`` is about to be sent to node ``via``."""
 
     def answered(self, reply: m.ClientReply | None, *, sent: bool) -> None:
-        """Note that its reply has come; None if none will, and ``sent`` says whether the node may have it."""
+        """Note its reply; None if there is none, and ``sent`` says whether the node may have the request."""
 
 
 CLOSED: Final = "the client is closed: use it inside of its `with`"

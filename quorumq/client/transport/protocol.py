@@ -2,8 +2,8 @@
 
 Every front of the client needs the same four things: a HELLO that is
 accepted before anything else, a number for each request, the reply that belongs to a number, and an end
-when the other side does not speak the protocol. They are here once. Bytes go in by `receive`, bytes to be
-sent come out of `hello` and `request`; nothing here waits, sends or looks at a clock.
+when the other side does not speak the protocol. They are here once. `receive` takes bytes, `hello` and `request`
+return bytes to be sent; nothing here waits, sends or looks at a clock.
 
 Promise: each request's number is given out once, and `receive` gives at most one reply for it, of the type
 that answers such a request or `Failed`. Anything else is a PeerError, after which the connection is of no use.
@@ -65,7 +65,7 @@ class ClientProtocol:
     cluster_id: str = ""  # the cluster that must answer; "" takes any
     token: str = field(default="", repr=False)  # shows the client's identity; "" if nodes do not ask
     on_behalf: str = ""  # name of the client for which a gateway asks; "" for the client itself
-    welcome: m.Welcome | None = None  # the node's answer to HELLO, once it has come
+    welcome: m.Welcome | None = None  # the node's answer to HELLO, once received
     _reader: FrameReader = field(default_factory=FrameReader)
     _count: int = 0
     _awaited: dict[int, type] = field(default_factory=dict)  # request number -> type of its reply
@@ -108,7 +108,7 @@ class ClientProtocol:
 
     @property
     def missing_bytes(self) -> int:
-        """Bytes that have to come until the reply that was begun is whole; 0 if none was."""
+        """Bytes that the incomplete reply still lacks; 0 if there is none."""
         return self._reader.missing_bytes
 
     def receive(self, data: bytes | bytearray | memoryview) -> list[Answer]:
