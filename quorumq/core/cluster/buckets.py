@@ -33,7 +33,7 @@ class Bucket:
 
     Attributes:
         limit: deliveries a second of the whole group.
-        per_second: tokens that come in each second.
+        per_second: tokens added a second.
         capacity: tokens at most.
         debt_max: tokens that may be missing at most.
         level: tokens that are here; negative while the bucket is in debt.

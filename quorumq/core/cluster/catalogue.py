@@ -188,7 +188,7 @@ class Catalogue:
         return sets[partition.number] if partition.number < len(sets) else ()
 
     def holders_of(self, partition: PartitionId) -> tuple[NodeId, ...]:
-        """Return the replica set of a partition, and nodes that left it and may tell the holds that they granted."""
+        """Return the replica set of a partition, and nodes that left it and may report the holds that they granted."""
         members, topic = self.members_of(partition), self.topics.get(partition.topic)
         placement = topic.placement(partition.number) if topic is not None else None
         if placement is None:
@@ -330,7 +330,7 @@ class Catalogue:
         ours = self.topics.get(topic.id)
         newest = self.register_named(topic.name)
         if ours == topic and newest is ours:
-            return None  # as nearly always: each node tells each other all of them, again and again
+            return None  # as nearly always: each node sends each other all of them, again and again
         packed = newest is not None and topic.name not in self.names
         if newest is not None and packed and newest.id == topic.id:
             ours = newest
@@ -407,7 +407,7 @@ class Catalogue:
         self.deleted.put(bucket, entries)
 
     def changed(self) -> None:
-        """Count the names again, as packed registers have come."""
+        """Count the names again, after packed registers were taken in."""
         self._used = None
 
     def crowded(self, most: int) -> int | None:
@@ -498,7 +498,7 @@ class Catalogue:
     def take_group(self, group: Group) -> Group | None:
         """Merge a group's register, and return the merged one if it changed anything, else None.
 
-        One of an unknown topic is left out: the topic may be deleted. It comes again with its topic, the topic first.
+        One of an unknown topic is left out: the topic may be deleted. It is sent again with its topic, the topic first.
         """
         ours = self.group(group.topic, group.name)
         if ours == group:

@@ -2,7 +2,7 @@
 
 Nothing forgets that a name was deleted: a node that slept may bring its topic or group back, with messages and acks of
 before. All that has to be known is the number of the deletion, and which creation it ended. So a packed register is
-a hash of the name with these numbers, and the name comes with each question.
+a hash of the name with these numbers, and each question has the name.
 
 Packed registers are in `PAGES` pages, by a keyed hash of the name. Each page is one value in memory and one record
 of the journal, which is kept as a batch is: until a newer one of that page replaces it. So no snapshot repeats
@@ -82,7 +82,7 @@ class DeletedNames:
         groups: number of packed registers of groups, by topic; none is 0.
         sums: sum of the digests of each page.
         numbers: numbers of the records that have each page in the journal: one, and no entry if it was never written.
-        unsaved: packed registers that no page of the journal has, by page, in the order of coming.
+        unsaved: packed registers that no page of the journal has, by page, in the order received.
         stale: records of pages made with another key; they stay until each page is written anew.
         rewriting: indexes of pages to be written anew for that.
     """
@@ -247,7 +247,7 @@ class DeletedNames:
     # ------------------------------------------------------------------ the journal
 
     def note(self, index: int, entry: bytes) -> None:
-        """Note that a register came packed, from a peer: a record of its own has it until its page is written."""
+        """Add a register that a peer sent packed: a record of its own has it until its page is written."""
         self.unsaved.setdefault(index, []).append(entry)
         self._unsaved += 1
 
@@ -276,7 +276,7 @@ class DeletedNames:
             self.numbers[index] = (*self.numbers.get(index, ()), number)
             self._count_page(packed)
             return
-        if key_number == self.key_number:  # a crash came between a page and the end of the one before
+        if key_number == self.key_number:  # a crash between a page and the end of the one before
             self.numbers[index] = (*self.numbers.get(index, ()), number)
         else:
             self.stale.append(number)

@@ -240,7 +240,7 @@ class Peers:
         """Return True if a node is linked, and was heard from lately: one that was stopped keeps its links.
 
         Args:
-            within: seconds; None: those in which heartbeats come, with time to spare.
+            within: seconds; None: those between heartbeats, with time to spare.
         """
         within = TWICE_S + self.state.config.heartbeat if within is None else within
         return node in self.state.links and now.mono - self.received_at.get(node, -1e18) < within
@@ -281,7 +281,7 @@ class Peers:
         return tuple(SeenStart(*self.seen[node][-1]) for node in sorted(self.seen))
 
     def take_in(self, starts: Iterable[SeenStart]) -> list[Effect]:
-        """Take note of starts that another node has seen, as if their HELLOs had come here.
+        """Take note of starts that another node has seen, as if this node had received their HELLOs.
 
         Why: a node that lost its directory may have been one of the few that knew a start. An emptied directory of
         that node would pass for its first one (docs/layouts.md, MEMBERS 6).

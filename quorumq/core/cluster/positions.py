@@ -1,6 +1,6 @@
 """Counts of records in data directories: this node's own, which it reports, and those that its peers reported.
 
-A node that finds fewer records than it once told a peer has an older copy of its directory (docs/protocol.md,
+If a node finds fewer records than it once reported to a peer, it has an older copy of its directory (docs/protocol.md,
 RECOVERY). So it reports its count of durable records with STORED, TOMBED and heartbeats, and each peer journals it.
 """
 

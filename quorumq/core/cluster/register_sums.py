@@ -93,7 +93,7 @@ class RegisterSums:
         packed = self._deleted.pack(register) if register.deleted else None
         if packed is not None:
             return self._deleted.digest(packed)
-        # Numbers may be of another type on the node that a request came to first.
+        # Numbers may be of another type on the node that got the request from the client.
         if isinstance(register, Topic):
             times = (float(register.retention_s), float(register.ttl_s), tuple(map(float, register.backoff)))
             register = register._replace(retention_s=times[0], ttl_s=times[1], backoff=times[2])

@@ -1,9 +1,9 @@
 """Counting answers.
 
 Every quorum request is one round. A reply counts once per replica, only for its round, and only while no newer
-incarnation of its sender is known to any node in the round: that start may have lost its promises. Because such
-news can come with a later reply, nothing is added up as replies come; each decision counts again, over the replies
-that are valid at that moment (docs/protocol.md, section 3).
+incarnation of its sender is known to any node in the round: that start may have lost its promises. Because a
+later reply may bring such news, nothing is added up in between; each decision counts again, over the replies that are
+valid at that moment (docs/protocol.md, section 3).
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Round:
         )
 
     def cannot_win(self, against: int) -> bool:
-        """Return True if no majority can come any more: ``against`` do not vote for it, others cannot be reached."""
+        """Return True if there can be no majority: ``against`` do not vote for it, others cannot be reached."""
         return len(self.members) - (against | self.unreachable).bit_count() < self.majority
 
     def is_blocked_by(self, bits: int) -> bool:

@@ -32,7 +32,7 @@ def stamps_of(topic: Topic) -> tuple[Stamp, ...]:
     """Return the stamp of each setting, in the order of SETTINGS."""
     if not topic.stamps:
         return (topic.stamp,) * len(SETTINGS)
-    return (*topic.stamps, *[topic.made] * (len(SETTINGS) - len(topic.stamps)))  # settings that came later
+    return (*topic.stamps, *[topic.made] * (len(SETTINGS) - len(topic.stamps)))  # settings of later versions
 
 
 def stamped(topic: Topic, stamps: tuple[Stamp, ...]) -> Topic:
@@ -98,7 +98,7 @@ def with_layout(topic: Topic, layout: Layout | None) -> Topic:
 
 
 def closed(topic: Topic) -> Topic:
-    """Return the register of the topic once it is deleted: only what tells it from others is kept, for good.
+    """Return the register of the topic once it is deleted: only its identity is kept, for good.
 
     The sets that the deletion has to reach are kept until it has.
     """

@@ -35,7 +35,7 @@ class OpenSessionReply(NamedTuple):
 
 
 class CloseSession(NamedTuple):
-    """The producer is done with its session: all batches of it in these partitions are confirmed, no more will come."""
+    """The producer is done with its session: all its batches in these partitions are confirmed, without a later one."""
 
     producer_id: ProducerId
     partitions: tuple[PartitionId, ...]
@@ -101,7 +101,7 @@ SETTINGS = ("max_deliveries", "retention_s", "ttl_s", "backoff", "auto_create_gr
 
 
 class DeleteTopic(NamedTuple):
-    """DELETE the topic of this id, for good. The name comes along because a new topic may have it by now."""
+    """DELETE the topic of this id, for good. The request has the name, too, because a new topic may have it by now."""
 
     name: str
     id: bytes
@@ -221,7 +221,7 @@ class Fetch(NamedTuple):
     ``max_wait`` is how long the node may park the request (it parks no longer than hold_time / 10; the
     client library repeats). ``sent_at`` is the client's own clock, echoed, from which it counts its
     deadline. Partition indexes limit the FETCH to those; none means all. ``idle``: the client has nothing in hand for
-    this group. Only then may it get suspects, which come in a lot with nothing else. ``had_lot``: it had one last, and
+    this group. Only then may it get suspects, a lot of them with nothing else. ``had_lot``: it had one last, and
     gets first-timers now if there are any. ``spans``: only these messages, of the one partition that is named; such a
     FETCH does not wait.
     """
@@ -374,8 +374,8 @@ class PeekRequest(NamedTuple):
 
     With ``counted``, the messages are counted and not listed, page by page, as one replica sees them. ``since_ms``
     leaves out what was published before, by the producers' clocks, or, of a count, what a rewind to then would. 0 is
-    none. With ``follow`` the cursor of the last page is behind what is there, for what comes; the cursor (-1, 0) begins
-    there.
+    none. With ``follow`` the cursor of the last page is after the last message, for later ones; the cursor (-1, 0)
+    begins there.
     """
 
     topic: str
@@ -475,7 +475,7 @@ class StatusReply(NamedTuple):
     more: tuple[PartitionId, str] | None = None
 
     def joined_to(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """Return ``fields``, from earlier answers, with these partitions; one's groups may come in several answers."""
+        """Return ``fields``, from earlier answers, with these partitions; one's groups may be in several answers."""
         known = list(fields["partitions"])
         for row in self.fields["partitions"]:
             row_key = (row["topic"], row["partition"])
@@ -489,7 +489,7 @@ class Failed(NamedTuple):
     """Any request may be answered with an error of core/values/errors.py instead.
 
     ``delay``: seconds after which a client beyond its quota is to ask again. ``topic`` and ``group``: which name, if it
-    is for one that it is not-found. ``number``: of a creation that came late, number of the last deletion.
+    is for one that it is not-found. ``number``: of a creation that was late, number of the last deletion.
     """
 
     code: str

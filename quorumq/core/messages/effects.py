@@ -8,7 +8,7 @@ quorumq/driver.py carries effects out, for production, the explorer, the simulat
    is inside a Persist. One fsync may serve many Persists (group commit).
 3. A Persist with nothing in `then` needs no fsync of its own. One with no records waits for the records
    before it. If they are all durable already, `then` is carried out at once.
-4. `Send` to the node itself comes back as `Ours`. A Send to a peer that cannot be reached may be
+4. `Send` to the node itself becomes the event `Ours`. A Send to a peer that cannot be reached may be
    dropped: the protocol repeats what matters. If the write of an answer to a RemoteFetch was certainly never
    begun, the driver may say so (`Unposted`), so that the holds on its messages need not run out.
 5. After a crash nothing of the old core object is used again. A new one is built from the journal.
@@ -67,7 +67,7 @@ class DropBatches(NamedTuple):
     """Mark these stored batches as dropped: they are not needed here any more. The journal frees their bytes later.
 
     Why: no group needs them, their topic was deleted, their partition was moved away, or the journal has their content
-    elsewhere (damaged batches whose messages came back; pages of deleted names that newer pages replace).
+    elsewhere (damaged batches whose messages are stored again; pages of deleted names that newer pages replace).
 
     It follows the Persist of the record that justifies it, and no later effect reads these batches. Once it is
     durable, a start replays none of them. A crash before that brings them back, so the record lists the batches that
@@ -191,7 +191,7 @@ class HelloRefused(NamedTuple):
 
 
 class LinkDown(NamedTuple):
-    """Notice that our link to ``peer`` is gone; sent messages may or may not have come."""
+    """Notice that our link to ``peer`` is gone; it may or may not have received the sent messages."""
 
     peer: NodeId
 

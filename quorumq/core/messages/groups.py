@@ -77,8 +77,8 @@ class GroupPart(NamedTuple):
     """A group's work left in one partition, as one replica has it in memory; counts of messages.
 
     ``oldest_s`` is the age of the oldest that is ready, held or delayed; None without one. ``suspects``: how
-    many of those that are ready come in lots, with nothing else. ``dying``: out of deliveries, and no dead letters yet.
-    ``dropped`` are those that expired, since the replica started, if the topic drops such.
+    many of those that are ready are delivered in lots, with nothing else. ``dying``: out of deliveries, and no dead
+    letters yet. ``dropped`` are those that expired, since the replica started, if the topic drops such.
     """
 
     partition: int

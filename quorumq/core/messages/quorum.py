@@ -47,7 +47,7 @@ class Store(NamedTuple):
     """STORE: keep this batch on disk. ``age_ms``: how long ago its producer made it, as far as is known.
 
     In anti-entropy (round 0) it is the age by the sender's clock, -1 if the sender does not know it.
-    ``more``: batches that came together with it, of partitions with the same replicas. Each is kept, or refused, by
+    ``more``: batches stored together with it, of partitions with the same replicas. Each is kept, or refused, by
     itself. ``hold``: a HOLD that is piggybacked on it, for messages of its one batch.
     """
 
@@ -374,11 +374,11 @@ class PutGroup(NamedTuple):
 
 
 class PutReply(NamedTuple):
-    """Answers PutTopic, PutGroup and PutCluster; the merged register comes along if it is higher than the one asked.
+    """Answers PutTopic, PutGroup and PutCluster; it has the merged register if that is higher than the one asked.
 
     ``refused`` is "", or "deleted" with the register that has taken the topic's place; of a PutGroup also
     "not-trusted" or "unknown-topic": it was not taken in. Of a PutCluster it is "conflict" if a drained node may get
-    a partition yet, as ``detail`` says. ``topic`` comes with the answer to a PutGroup, too, if it
+    a partition yet, as ``detail`` says. The answer to a PutGroup has ``topic``, too, if it
     has more partitions, or a later layout, than the sender knew of. ``promised``: a change of the settings may be under
     way under this stamp, which is above those that were written.
     """
@@ -456,8 +456,8 @@ class ProposalReply(NamedTuple):
 class Peeked(NamedTuple):
     """Some messages as one replica shows them.
 
-    ``may_cover``: the present generation, if the record is of an older one and the replica cannot tell which counts: it
-    has no payload, so no time of publication. Else 0.
+    ``may_cover``: the present generation, if the record is of an older one and the replica does not know which counts:
+    it has no payload, so no time of publication. Else 0.
     """
 
     span: Span
@@ -493,7 +493,7 @@ class ReplicaList(NamedTuple):
     """A question: the group's state of every message that this replica knows of. PEEK complete and PURGE ask it.
 
     Everything is listed, for any request: a message that is ready at one replica may be acked at another. Items
-    come in the order of message ids, from behind the end of ``after``. ``reclaimed``: list what was reclaimed, too,
+    are in the order of message ids, from the end of ``after`` on. ``reclaimed``: list what was reclaimed, too,
     and of all only what ``generation`` has settled of it. The answer says whether that has begun. ``named``: say only,
     in ``open``, which of these are known. ``requested``: list what was reclaimed and the group would read, in state
     ``reclaimed``, because another replica may bring it back.

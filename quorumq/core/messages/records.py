@@ -83,7 +83,7 @@ class TrustLost(NamedTuple):
 class DirectoryLocation(NamedTuple):
     """The data directory's location: a start that finds it elsewhere may have found an old copy.
 
-    ``why`` is empty for a place that it had from the beginning, and else says how start ``n`` came to trust it.
+    ``why`` is empty for a place that it had from the beginning, and else says why start ``n`` trusted it.
     """
 
     location: int
@@ -133,7 +133,7 @@ class GroupPut(NamedTuple):
 
 
 class DeletedNoted(NamedTuple):
-    """Packed registers of deleted names (core/cluster/deleted_names.py), as merged, that came from a peer."""
+    """Packed registers of deleted names (core/cluster/deleted_names.py), as merged, that a peer sent."""
 
     packed: bytes
 
@@ -178,7 +178,7 @@ class AbsentNoted(NamedTuple):
 class BatchStored(NamedTuple):
     """A batch. ``number`` is this node's own, counted up; ``received_ms`` its time of day then.
 
-    ``age_ms``: how old the batch was then, from when its producer made it; -1 if only peers' clocks could tell.
+    ``age_ms``: how old the batch was then, from when its producer made it; -1 if only peers' clocks showed it.
     ``start`` of the node wrote it, whose monotonic clock showed ``mono_ms`` then.
     """
 

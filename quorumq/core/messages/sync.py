@@ -70,7 +70,7 @@ class SyncDigests(NamedTuple):
     Of each of the 16 parts of every node of the tree in ``locations``; the first message, which has none, of its root.
     The receiver answers, if it differs, with those of the parts that differ, or lists them.
 
-    ``tells``: the sender tells in the end what it has, and the receiver learns; else the other way round.
+    ``tells``: in the end the sender sends its content, and the receiver merges it; else the other way round.
     """
 
     partition: PartitionId
@@ -141,7 +141,7 @@ class Aged(NamedTuple):
 class SyncState(NamedTuple):
     """Anti-entropy: the answer to a list: the sender's spans and records that differed.
 
-    Records are merged before any batch is pulled. A long answer comes in several of these. With ``rest`` it
+    Records are merged before any batch is pulled. A long answer is several of these. With ``rest`` it
     ends the answer to a SyncPull: ``spans`` are those asked for and not sent yet.
     """
 
@@ -220,7 +220,7 @@ class SyncRegisters(NamedTuple):
     """Anti-entropy of the registers: the sum of the digests of all that the sender has, 16 bytes.
 
     A receiver with another sum answers with those of its 256 buckets, and gets the registers of those that differ.
-    ``key_number`` tells the key of these sums.
+    ``key_number`` names the key of these sums.
     """
 
     sums: bytes

@@ -5,7 +5,7 @@ simulator, and the trio shell in virtual time. A driver gives it the records of 
 reading of the clocks each, and carries out the effects (core/messages/effects.py lists the driver's duties). Everything
 that the node has promised is in the journal; everything else may be lost at any moment.
 
-Here is the step: events and messages are routed, timers run, and effects come out in order. What a HOLD or an ACK
+Here is the step: events and messages are routed, timers run, and effects are returned in order. What a HOLD or an ACK
 means is in core/partition; how answers are counted, in core/cluster/rounds.py and the coordinators.
 """
 
@@ -62,12 +62,12 @@ class NodeCore:
     """One start of one node.
 
     Args:
-        journal: the journal's records in order; a BatchStored may come without its body. A damaged batch is left out.
+        journal: the journal's records in order; a BatchStored may be without its body. A damaged batch is left out.
         nonce: 64 random bits for this incarnation.
         directory: 64 random bits for the data directory, used if the journal names none.
         rng: random numbers for pauses and jitter only.
         location: location of the data directory at this start, a number that a copy of the directory does not have; 0
-            if the driver cannot tell.
+            if the driver does not know it.
         boot: 60 bits that stand for this boot of the machine; 0 if unknown.
         newest: True if an operator says that this directory is the newest there is, wherever it lies.
 
@@ -272,8 +272,8 @@ class NodeCore:
         """Do costly work for one caller after another, as far as one step has time for it.
 
         Before the next share there is a pause for others, as long as the last share's rest. If the work ``waited``
-        already, the pause is `limits.COSTLY_PAUSE_S` at least. If other events came (``busy``), it is
-        `limits.COSTLY_WAIT_S` at least, unless a step without events comes first.
+        already, the pause is `limits.COSTLY_PAUSE_S` at least. If there were other events (``busy``), it is
+        `limits.COSTLY_WAIT_S` at least, unless a step without events is earlier.
         """
         costly, spent = self.context.costly, 0
         pause = (limits.COSTLY_WAIT_S if busy else limits.COSTLY_PAUSE_S) if waited else 0.0
@@ -424,7 +424,7 @@ class NodeCore:
         return effects + self._ask_afresh(peer, now) + self.upkeep.greet(peer, now)
 
     def _ask_afresh(self, peer: NodeId, now: Now) -> list[e.Effect]:
-        """Ask a peer for what this node has to learn: a link has come up, ours or the one that it answers over."""
+        """Ask a peer for what this node has to learn: a link was made, ours or the one that it answers over."""
         learner, context = self.trust.resync, self.context
         effects = learner.ask(context, peer, now, afresh=True) if learner is not None else []
         effects += context.hold_recovery.ask(self.state, self.replicas, peer, now, afresh=True)
@@ -575,7 +575,7 @@ class NodeCore:
             if replica is not None and message.tombs:
                 return replica.learning.repair(message.group, message.tombs, now)
         elif isinstance(message, m.RemoteFetchReply) and message.round in context.called_off:
-            # Called off, but it came all the same. Any other answer to a round that is over is a second copy. A client
+            # Called off, but answered all the same. Any other answer to a round that is over is a second copy. A client
             # may be working on its messages, and LEAVE is only for messages that certainly no client works on.
             del context.called_off[message.round]
             return context.releases.of_slices(message.slices, now)

@@ -275,7 +275,7 @@ class RequestRouter:
     def close_session(
         self, caller: Caller, producer_id: ProducerId, partitions: tuple[PartitionId, ...], now: Now
     ) -> list[Effect]:
-        """Tell the replicas that may have something of the session. No client waits: closing takes its time anyway.
+        """Inform the replicas that may have something of the session. No client waits: closing takes its time anyway.
 
         Partitions beyond one step's share follow in later steps, in the caller's turn.
         """

@@ -267,7 +267,7 @@ def page(context: Context, now: Now, begin: tuple[PartitionId, str] | None = Non
         begin: the partition to begin with, and the group in it; None for the first.
 
     Returns:
-        A mapping for each partition, and the place to go on from, None at the end. A partition of many groups comes in
+        A mapping for each partition, and the place to go on from, None at the end. A partition of many groups is in
         several pages, each with some of its groups.
     """
     rows: list[dict[str, object]] = []

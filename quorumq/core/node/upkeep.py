@@ -83,9 +83,9 @@ class Upkeep:
     def on_registers_compared(self, sender: NodeId, message: SyncRegisters) -> list[Effect]:
         """Compare sums of registers: one for all is answered with those of our buckets, and these with registers.
 
-        Packed registers are sent of buckets that differed before, too, a few at a time. Why: a deletion that has come
-        to one of two nodes makes their buckets differ for a moment, and a bucket may have thousands. With another key
-        (while secrets are changed) all buckets differ: then packed registers are not compared.
+        Packed registers are sent of buckets that differed before, too, a few at a time. Why: a deletion that
+        one of two nodes has learned makes their buckets differ for a moment, and a bucket may have thousands. With
+        another key (while secrets are changed) all buckets differ: then packed registers are not compared.
         """
         sums, deleted = self.context.catalogue.sums, self.context.catalogue.deleted
         ours = sums.all()
@@ -127,7 +127,7 @@ class Upkeep:
     def go_on_comparing(self, now: Now) -> list[Effect]:
         """Do the work of anti-entropy, partition by partition, as far as one step has time for it.
 
-        The rest has its turn later. Digests that come meanwhile replace older ones.
+        The rest has its turn later. Digests received meanwhile replace older ones.
         """
         state = self.context.state
         effects: list[Effect] = []

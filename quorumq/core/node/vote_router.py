@@ -128,7 +128,7 @@ class VoteRouter:
         for part in parts if message.round and self.context.completions else ():
             subject, later = (part.batch.header.partition, part.epoch), message._replace(hold=None)
             if waits := self.context.wait_to_adopt(*subject, sender, incarnation, later):
-                if message.hold is not None:  # it does not wait: its RELEASE must not come before it
+                if message.hold is not None:  # it does not wait: its RELEASE must not be handled before it
                     waits.append(Send(sender, m.refusal(message.hold, Code.WRONG_EPOCH)))
                 return waits
         for at, part in enumerate(parts):
@@ -248,7 +248,7 @@ class VoteRouter:
         return Code.UNKNOWN_TOPIC, []
 
     def _newer(self, sender: NodeId, topic: Topic, newer: bool) -> list[Effect]:
-        """Return our register, for a sender whose layout is older than ours: it comes before our refusal."""
+        """Return our register, for a sender whose layout is older than ours: it is sent before our refusal."""
         return [Send(sender, m.PutTopic(0, topic))] if newer else []
 
     def on_durable(self, last: int, now: Now) -> None:

@@ -65,10 +65,10 @@ def is_exhausted(attempts: Attempts, max_deliveries: int) -> bool:
 def lot_of(attempts: Attempts, max_deliveries: int) -> int:
     """Return the largest lot in which messages that expired are delivered, given one message's attempts; 0: any.
 
-    An expiry does not tell its cause. The message may have crashed its process; mostly a neighbour did, or no message.
-    So a message that expired once is delivered as any other. From the second expiry on it comes in lots, of 4, then
-    of 2, then alone. A message that crashes its process is found in a few more attempts. Its neighbours wait for a few
-    lots and not for each other. The last delivery before the dead letters is always alone, and the ones before it come
+    An expiry does not show its cause. The message may have crashed its process; mostly a neighbour did, or no message.
+    So a message that expired once is delivered as any other. From the second expiry on it is in a lot of 4, then of 2,
+    then alone. A message that crashes its process is found in a few more attempts. Its neighbours wait for a few
+    lots and not for each other. The last delivery before the dead letters is always alone, and the ones before it are
     in lots of 2 and 4 at most, so that no neighbour's fault ends a message.
     """
     if not attempts.last_expired or is_exhausted(attempts, max_deliveries):

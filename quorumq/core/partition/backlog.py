@@ -15,10 +15,10 @@ def backlog_of(batches: Batches, view: GroupView, now: Now) -> dict[str, object]
     """Return counts of messages; ages in seconds, None if there is nothing to take an age from.
 
     If a group begins, the messages it has looked at are available, and never nothing; ``suspects`` are those of the
-    available ones that come in lots. ``dying`` have no deliveries left, and are about to be dead letters. ``dropped``
-    are those that expired, since the node started, if the topic drops such. ``held`` and ``delayed`` are of messages
-    that are here. ``oldest_s`` is the age of the oldest that is ready, held or delayed; ``kept_s`` that of the oldest
-    batch that the group keeps, for a dead letter as well. ``per_second`` is its limit of deliveries, 0 for none.
+    available ones that are delivered in lots. ``dying`` have no deliveries left, and are about to be dead letters.
+    ``dropped`` are those that expired, since the node started, if the topic drops such. ``held`` and ``delayed`` are of
+    messages that are here. ``oldest_s`` is the age of the oldest that is ready, held or delayed; ``kept_s`` that of the
+    oldest batch that the group keeps, for a dead letter as well. ``per_second`` is its limit of deliveries, 0 for none.
     """
     kept = view.kept
     ready = [row[:2] for messages in (view.available, view.suspects) if (row := messages.batches.first())]

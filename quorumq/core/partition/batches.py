@@ -180,7 +180,7 @@ class Batches:
         return subtract(span, self._not_wanted(self.reclaimed.within(span)))
 
     def _not_wanted(self, spans: list[Span]) -> list[Span]:
-        """Return ``spans``, reclaimed here, without the parts that a group that came later would read."""
+        """Return ``spans``, reclaimed here, without the parts that a later group would read."""
         if not self.wanted_again:
             return spans
         return [part for span in spans for part in subtract(span, self.wanted_again.within(span))]
@@ -201,7 +201,7 @@ class Batches:
         """Return the number of known messages that each other replica has reported missing, too."""
         return self.absent.count(len(self.keepers) - 1)
 
-    # ------------------------------------------------------- batches come and go
+    # ------------------------------------------------ batches are stored and dropped
 
     def add(self, batch: StoredBatch, now: Now) -> None:
         """List a batch; until it is due by our clock it is left out of every choice. `put` its messages next."""
@@ -365,7 +365,7 @@ class Batches:
             self._unlist(batch)
 
     def learn_reclaimed(self, spans: Iterable[Span], now: Now) -> list[Span]:
-        """Note that a peer has reclaimed these; return those without payload here, which need not come any more."""
+        """Note that a peer has reclaimed these; return those without payload here, which are not pulled any more."""
         learned: list[Span] = []
         for span in [span for span in spans if span.producer_id not in self.closed]:
             for gap in self.index.gaps(span):

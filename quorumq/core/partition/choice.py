@@ -121,7 +121,7 @@ class Choice:
     def choose(self, view: GroupView, now: Now, terms: Terms, company: int | None = None) -> Picked:
         """FETCH, step 1: return the oldest available messages within the limits, and when to look again.
 
-        With several coordinators fetching, what ranks first for this one comes first; the rest only if it has been
+        With several coordinators fetching, what ranks first for this one is chosen first; the rest only if it has been
         available for ``steal_after`` seconds. At least one message is chosen if one may be, however large. A suspect is
         never among first-timers.
 

@@ -120,7 +120,7 @@ class Answer:
         self._differing: dict[bytes, list[ProducerId]] = {}
 
     def part(self, location: int, *, tells: bool) -> None:
-        """Say the sums of a node's parts. ``tells``: in the end we tell what we have."""
+        """Say the sums of a node's parts. ``tells``: in the end we send our content."""
         self._parted[tells].append(location)
 
     def list_all(self, location: int) -> None:
@@ -128,7 +128,7 @@ class Answer:
         self._listed.append(location)
 
     def tell(self, location: int, theirs: Listed) -> None:
-        """Tell our content of a node that differs from a peer's digests."""
+        """Send our content of a node that differs from a peer's digests."""
         for label, digests in self.trees.digests_in(location):
             answer = theirs.get(label, {})
             differing = [producer_id for producer_id, digest in digests if answer.get(producer_id) != digest]
@@ -137,7 +137,7 @@ class Answer:
 
     @property
     def differing(self) -> int:
-        """Return the number of producer ids it tells of, once for each table."""
+        """Return the number of producer ids in the answer, once for each table."""
         return sum(map(len, self._differing.values()))
 
     def messages(self, batches: Batches, views: Views, now: Now) -> list[Told]:

@@ -70,7 +70,7 @@ def not_due_of(delay: Delay, now: float) -> tuple[int, Stamp, float, int, bool, 
 
 
 def delay_from(item: NotDue, now: float, seconds: float | None = None) -> Delay:
-    """Return the delay that a journal or a peer has told, with ``seconds`` left if the time since is known."""
+    """Return the delay that a journal or a peer has reported, with ``seconds`` left if the time since is known."""
     due = now + (item.remaining if seconds is None else seconds)
     claim = Attempts(item.generation, item.n, item.ended, False, item.expiries) if item.claimed else None
     return Delay(item.n, item.ballot, due, item.generation, claim)

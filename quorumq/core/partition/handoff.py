@@ -11,7 +11,7 @@ PROGRESS_KEPT: Final = 16
 """Counts of one copy that are kept for its rate."""
 
 PROGRESS_STEP_S: Final = 1.0
-"""Seconds between counts that are kept. Answers may come faster, and a rate over less would be noise."""
+"""Seconds between counts that are kept. Answers may be more frequent, and a rate over less would be noise."""
 
 
 class Progress(NamedTuple):
@@ -33,7 +33,7 @@ class Handoff:
         lacking: number of messages that a node lacks of those asked about; -1 if it cannot know.
         released_to: the last message up to which every slot lacks nothing.
         is_over: True if no node that was asked lacks anything.
-        beyond: number of messages that the question is not about, because they come later.
+        beyond: number of messages after those that the question is about.
         counts: the last numbers of messages to go, each with its time (monotonic seconds).
     """
 

@@ -9,7 +9,7 @@ Why that is safe. Say that P starts again, and that a hold h is live, or will be
 of P's old start. That majority has another member Q.
 
 - Q granted (or extended) h before it answered P: then h is in Q's answer, and P keeps it. If Q has it no more, it
-  ran out there, and so did its coordinator's deadline; or its owner gave it up; or acked it, and then Q tells it for
+  ran out there, and so did its coordinator's deadline; or its owner gave it up; or acked it, and then Q reports it for
   as long as it would have lasted, as that ACK may be at Q alone (`Recall.acked_early`); or it was extended at a
   majority without Q, which has a member besides P that answers, too: hence *every* other replica.
 - Q granted it after it answered: before Q could answer, HELLO made P's new incarnation durable at Q, and every
@@ -67,7 +67,7 @@ class HoldRecovery:
 
     Attributes:
         awaited: per partition in quarantine, the other replicas that have not answered.
-        releases: RELEASEs that came meanwhile. A peer may tell the hold of one that it gets later.
+        releases: RELEASEs received meanwhile. A peer may report the hold of one that it gets later.
     """
 
     __slots__ = ("_asked", "_chunks", "_reported", "awaited", "releases")
@@ -111,7 +111,7 @@ class HoldRecovery:
         """Ask ``peer`` for the rest of its answer, and again after a pause. Every request has a number of its own.
 
         Args:
-            afresh: True if a link to it has just come up; False if the pause since the last request is over.
+            afresh: True if a link to it was just made; False if the pause since the last request is over.
         """
         for partition in list(self.awaited):
             replica = replicas.get(partition)  # None: its topic was deleted
@@ -180,8 +180,8 @@ class HoldRecovery:
     def has_enough_answers(self, replica: Replica, awaited: dict[NodeId, None]) -> bool:
         """Return True if every other replica has answered; or, of a new slot, enough nodes that voted before it.
 
-        A node that left and had our slot tells alone: it grants nothing any more. If slots were added, n − majority + 1
-        of the set before tell, for a hold that was won there has one of them. They grant in that set no more.
+        A node that left and had our slot answers alone: it grants nothing any more. If slots were added, n − majority +
+        1 of the set before answer, for a hold that was won there has one of them. They grant in that set no more.
         """
         former = replica.former
         answered = sum(node not in awaited for node in former)
@@ -202,7 +202,7 @@ def answer_holds(
 ) -> list[Effect]:
     """Answer HOLDS-ASK: the holds of each partition in which this node may vote itself, as of this one step.
 
-    The caller's incarnation is durable here since its HELLO, and known to `NodeState.vector` since this message came. A
+    The caller's incarnation is durable here since its HELLO, and known to `NodeState.vector` since this message. A
     node that has left the set answers as well: it grants nothing any more.
 
     Args:
@@ -229,7 +229,7 @@ def answer_holds(
 def may_answer_holds(replica: Replica, epoch: int, now: Now) -> bool:
     """Return True if the replica knows all holds that it has granted, and has adopted the layout that is asked about.
 
-    Why: an answer about another layout may come before holds that are granted under this one.
+    Why: an answer about another layout may be older than holds that are granted under this one.
     """
     if replica.epoch != epoch or not replica.node.trusted or replica.in_quarantine(now):
         return False

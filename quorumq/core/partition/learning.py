@@ -46,7 +46,7 @@ class Learning(PartitionComponent):
         return self._learn(self.views.named(name), fate.on_counted, items, now)
 
     def merge_state(self, state: GroupState, now: Now) -> list[Effect]:
-        """Anti-entropy: merge a peer's state of a group. It comes again if there is no room for it."""
+        """Anti-entropy: merge a peer's state of a group. If there is no room for it, it is sent again later."""
         if self.node.no_capacity(Kind.ACKED):
             return []
         name = state.group

@@ -28,7 +28,7 @@ class LocationRuns:
 
     Attributes:
         rows: start, stop, batch number, shift.
-        seen: the run that was looked at last, or came last: a message is mostly looked at several times in a row.
+        seen: the run that was looked at or added last: a message is mostly looked at several times in a row.
     """
 
     __slots__ = ("rows", "seen")

@@ -36,7 +36,7 @@ class MoveThrottle:
 
     @property
     def capacity(self) -> float:
-        """Return the bytes that may be given at once: those of two intervals, as questions come once in each."""
+        """Return the bytes that may be given at once: those of two intervals, as there is one question in each."""
         return 2 * self.interval * self.bytes_per_s
 
     @property

@@ -1,6 +1,6 @@
 """Ready and not-ready messages of one group in one partition, by the batches that they are in.
 
-A group has two tables: of messages that may be delivered with any others, and of suspects, which come in lots
+A group has two tables: of messages that may be delivered with any others, and of suspects, which are delivered in lots
 (core/partition/attempts.py, `lot_of`). They are separate so that a search for one kind never scans the other.
 """
 

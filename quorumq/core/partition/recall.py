@@ -149,7 +149,7 @@ class Recall(ClosingComponent):
         If a message is acked here, and nowhere else, a node that was started again knows neither. Once its ACK was
         sent, no client may get the message before its hold would have been over (docs/protocol.md, RECOVERY, (b)).
 
-        These are the grants that are neither held nor given up. The record does not tell them: the ACK may have found a
+        These are the grants that are neither held nor given up. The record does not show them: the ACK may have found a
         higher one, and a deletion of the group, or a later generation, may have replaced the one that it wrote.
 
         Args:

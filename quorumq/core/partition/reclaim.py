@@ -1,6 +1,6 @@
 """RECLAIM of one partition: dropping the payload of batches that no group needs (docs/protocol.md, RECLAIM).
 
-Disk space comes back in these steps:
+Disk space is reclaimed in these steps:
 
 1. A rule, such as that of ACK or HOLD, leaves a batch without available messages. `GroupView.apply` lists it in
    `Changes.idle`, and `Views.finish` queues it (`Views.to_reclaim`).
@@ -111,7 +111,7 @@ class Reclaim(PartitionComponent):
                 break
             del self.unneeded[number]
             batch = self.batches.stored.get(number)
-            if batch is not None and self.is_unneeded(batch):  # a group or a redrive may have come since
+            if batch is not None and self.is_unneeded(batch):  # there may be a new group or a redrive since
                 spans += self._drop_batch(batch)
                 numbers.append(number)
         for producer_id in dict.fromkeys(span.producer_id for span in spans):

@@ -65,7 +65,7 @@ class Replica:
     """One partition of one topic on this node.
 
     Args:
-        topic: the topic's register: replica set, epoch and settings come from it.
+        topic: the topic's register, with replica set, epoch and settings.
 
     Attributes:
         members: the replica set, as of the layout that this node has adopted.
@@ -145,7 +145,7 @@ class Replica:
         self.unanswered = 0  # rounds of HOLD in a row that ended without a majority's answers
 
     def begin_to_vote(self, min_ballot: int, former: tuple[NodeId, ...], until: float) -> None:
-        """Begin to vote in a slot above a ballot, in quarantine ``until`` then or until ``former`` tell their holds."""
+        """Begin to vote in a slot above a ballot, in quarantine ``until`` then or ``former`` report their holds."""
         self.trust_slot(self.slot_layout)
         self.quarantine_until = until
         self.former = former
@@ -249,7 +249,7 @@ class Replica:
             )
             for part, (kind, *fields) in self.views.apply(view, want.span, fate.on_hold, ask, now, changes):
                 votes[kind].append(kind(part, *fields))
-            for vote in votes[m.Granted][before:]:  # no more than that: timers tell what was granted
+            for vote in votes[m.Granted][before:]:  # no more than that: timers show what was granted
                 self.node.at(until, ("expire", self.partition, view.name, vote.span, owner))
         granted, tombs, not_due, refused = map(tuple, votes.values())
         known = self.node.vector(self.members)
@@ -457,7 +457,7 @@ class Replica:
     def no_capacity_for(self, message: m.Reject) -> str:
         """Return the reason why there is no room for the records of a REJECT; "" if there is room.
 
-        A dead letter that the topic's limits make is written as an ACK is: without it nothing would come to an end.
+        A dead letter that the topic's limits make is written as an ACK is: else the message would never be settled.
         """
         death = message.death
         if death is None:
@@ -478,7 +478,7 @@ class Replica:
             return [Send(sender, m.refusal(message, Code.STALE_GENERATION, self.vector()))]
         if any(self.node.no_capacity(record.kind) for _, record in message.entries):
             refusal = Send(sender, m.refusal(message, Code.STORAGE_FULL, self.vector()))
-            return [refusal] if message.round else []  # anti-entropy comes again
+            return [refusal] if message.round else []  # anti-entropy sends it again
         exact: list[Span] = []
         higher: list[m.SpanRecord] = []
         not_dead: list[Span] = []

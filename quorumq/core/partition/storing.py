@@ -121,7 +121,7 @@ class Storing(ClosingComponent):
         """Return the reason why no messages under other names are taken; "" if these are.
 
         A name counts until its window is closed, with payload or without. Peers' copies are taken all the same: they
-        counted where they came from.
+        were counted at the first replica.
         """
         partition, batches = self.batches.partition, self.batches
         more = sum([span.size for span, _ in new if span.producer_id.node == NAMED])

@@ -36,7 +36,7 @@ PULL_BATCHES_MAX = 64
 PULL_BYTES_MAX = 4 * limits.MIB
 
 WAITING_MAX: Final = 1 << 16
-"""Comparisons with one peer that wait at most: those left out come again with later digests."""
+"""Comparisons with one peer that wait at most: those left out are made again with later digests."""
 
 RENEWED: Final = 5
 """Cost of making one digest anew, in looks."""
@@ -51,7 +51,7 @@ ALL: Final = 1 << 62
 class Compare(NamedTuple):
     """A peer's sums of the parts of node ``location`` of its tree; of the root itself if that is 0.
 
-    ``tells``: the peer tells in the end what it has, and we learn.
+    ``tells``: in the end the peer sends its content, and we merge it.
     """
 
     location: int
@@ -76,7 +76,7 @@ class Sync(PartitionComponent):
         keyed: makes the digests.
         pulling_until: a pull is under way until then (monotonic seconds).
         owed: the peers that are to have digests, and whether they are to be asked for what is absent.
-        digests: the newest digests of each peer that is not answered yet, and whether the peer tells.
+        digests: the newest digests of each peer that is not answered yet, and whether the peer sends its content.
         waiting: other comparisons with each peer, and state to send to it.
     """
 
@@ -352,5 +352,5 @@ def compare(task: Compare, answer: Answer) -> None:
             answer.list_all(location)
         elif depth_of(location) == DIGITS:
             answer.tell(location, NOTHING)
-        elif task.tells or trees.has(location):  # a replica with nothing there has nothing to tell
+        elif task.tells or trees.has(location):  # a replica with nothing there has nothing to send
             answer.part(location, tells=not task.tells)

@@ -221,7 +221,7 @@ class Views:
                     self.batches.want_again(part)
 
     def want_anew(self, spans: Iterable[Span]) -> None:
-        """Compute anew the wanted parts of ``spans``, whether they were reclaimed before or after their records came.
+        """Compute anew the wanted parts of ``spans``, reclaimed before or after their records were merged.
 
         Why: the result must depend only on state that replicas exchange. Otherwise replicas with equal state would
         differ for ever.

@@ -35,7 +35,7 @@ class Replay:
 
     Args:
         trust: component that takes in the journal's records about the directory.
-        journal: the journal's records in order; a BatchStored may come without its body. A damaged batch is left out.
+        journal: the journal's records in order; a BatchStored may be without its body. A damaged batch is left out.
         directory: the number of the data directory, used if the journal names none.
 
     Attributes:
@@ -189,7 +189,7 @@ class Replay:
             clock=HybridClock(self.config.node, self.reserve, self.reserve),
             trusted=trusted,
             quarantine_until=now.mono + quarantine,
-            # A reply may wait, for a disk or a parked FETCH, while we are started again, and then come over the new
+            # A reply may wait, for a disk or a parked FETCH, while we are started again, and be sent over the new
             # link: only the number says that it answers a question of the old start. So no two starts use one number.
             round_count=incarnation.n << 32,
             once_lost=self.trust.was_lost,
@@ -217,8 +217,8 @@ class Replay:
         merging.make_replicas(context, context.catalogue.topics.values(), now)
         replicas = {**context.sources, **context.replicas}
         self._note_clocks(context.state, now)
-        # Reclaimed messages come first: a batch that is not void was stored after that, as it was wanted again.
-        # Closed producer ids come next: nothing is stored of them any more.
+        # Reclaimed messages are first: a batch that is not void was stored after that, as it was wanted again.
+        # Closed producer ids are next: nothing is stored of them any more.
         reclaimed = [record for record in self.partitioned if isinstance(record, r.Reclaimed)]
         over: list[PartitionRecord] = [
             record for record in self.partitioned if isinstance(record, r.SessionsClosed)

@@ -7,8 +7,8 @@ such majority. Any `voters - majority + 1` other voters have one of every majori
 A peer answers after HELLO made our new incarnation durable there. A later decision supersedes our old votes: the peer's
 reply names our new incarnation.
 
-Everything is asked for in requests with a number of their own, repeated until answered; chunks are merged as they
-come, since merging never harms. Payload is not part of it: once the node is trusted, anti-entropy brings that.
+Everything is asked for in requests with a number of their own, repeated until answered; chunks are merged in
+any order, since merging never harms. Payload is not part of it: once the node is trusted, anti-entropy brings that.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ class Resync:
         """Take in a chunk of an answer: merge it, and go on once all chunks are here.
 
         One with a layout that may be chosen does not count. Why: if it is, this directory may have adopted it, and the
-        new voters have to tell.
+        new voters have to answer.
         """
         effects = take_in(context, sender, message, now)
         if context.catalogue.undecided_voters(message.decisions) is not None:
@@ -193,7 +193,7 @@ class Resync:
             del self.unclear[sender]
             if not self.survivors:  # else no node can decide the layout
                 context.resync_answers.reopen((sender, None))
-        for peer in context.catalogue.cluster.present:  # new partitions may have come with the registers
+        for peer in context.catalogue.cluster.present:  # the registers may have new partitions
             effects += self.ask(context, peer, now, afresh=False)
         return effects
 

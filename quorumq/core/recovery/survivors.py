@@ -2,13 +2,13 @@
 
 If more directories are lost than a resync can do without, the nodes that lost theirs wait for each other for ever:
 no node can say what was promised by votes that only they had. An operator can say that these are gone for good. Then
-each of them goes on with what all survivors tell (core/recovery/resync.py), and forgets what none of them knows.
+each of them goes on with the answers of all survivors (core/recovery/resync.py), and forgets what none of them knows.
 
-It is not a decision of the cluster, so it needs no majority: it is a statement about directories that are gone, told
+It is not a decision of the cluster, so it needs no majority: it is a statement about directories that are gone, sent
 to the nodes that have new ones. What it rests on is asked of every node of the list first: every node answers, is
 either trusted or resyncing, and has durably seen the newest start of every resyncing node. So no directory is counted
 as lost that a node may still vote with (two nodes that are merely cut off make no second cluster), and no vote of a
-lost one counts any more, wherever it comes from. A learner's survivors last as long as its start, and it still hears
+lost one counts any more, in any message. A learner's survivors last as long as its start, and it still hears
 every survivor; so two declarations at once, or half a one, do no harm (docs/protocol.md, RECOVERY).
 """
 

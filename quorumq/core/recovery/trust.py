@@ -8,7 +8,7 @@ in which of four ways the node becomes trusted:
 
 - Intact: it was trusted before, and lies where it lay, or an operator says that it is the newest. It is trusted at
   once, also after a crash.
-- New: the journal has no record of trust. `Trust.confirm` counts each peer whose link comes up. Once every other node
+- New: the journal has no record of trust. `Trust.confirm` counts each peer when its link is made. Once every other node
   that the cluster was made with was counted, `Trusted` is persisted.
 - Moved: it was trusted before, and lies elsewhere, so it may be an old copy. Every other member confirms it.
 - Lost: its last record of trust is a `TrustLost`, or the node was added to the cluster. `Resync` asks the others. When
@@ -16,8 +16,8 @@ in which of four ways the node becomes trusted:
 
 Once that `Trusted` is durable, `Trust.on_trusted` has the node's answers count. A node without others asks none.
 
-Whichever way it is, `Trust.compare` compares the starts and the position that a peer knows with the directory, each
-time a link comes up. If something is missing, `Trust.lose` persists `TrustLost`, and the node restarts above all known
+In all cases, `Trust.compare` compares the starts and the position that a peer knows with the directory, each time a
+link is made. If something is missing, `Trust.lose` persists `TrustLost`, and the node restarts above all known
 starts: the directory is a lost one.
 
 Quarantine is another matter: it is about forgotten holds. `Replay.state` begins it for a directory that was trusted
@@ -48,7 +48,7 @@ TOKEN_LOST = -3
 TOKEN_POSITION = -4
 
 STARTS_KEPT = 256
-"""Last starts of a directory that its journal has. A peer that has slept through all of them may tell of
+"""Last starts of a directory that its journal has. If a peer was down during all of them, it may report
 an older one, which is not looked for."""
 
 FIRST_ABOVE = far_above(0)
@@ -64,7 +64,7 @@ class Trust:
     """Knowledge of a node about its own data directory, in one start.
 
     Attributes:
-        location: location of the directory at this start, as a number; 0 if the driver cannot tell.
+        location: location of the directory at this start, as a number; 0 if the driver does not know it.
         journal_location: location of the directory by the journal; None if it names none.
         starts: the last starts of this directory, this one last.
         was_trusted: True if it was trusted in this start or one before, and has not lost trust since.
@@ -223,7 +223,7 @@ class Trust:
         """Count a peer's confirmation; once no other is needed, persist `Trusted`.
 
         A directory that may be an old copy is the newest once every other node has said that it knows of no more: each
-        link that comes up compares starts, directories and positions first.
+        new link begins with a comparison of starts, directories and positions.
         """
         if context.state.trusted or self.resync is not None:
             return []

@@ -59,7 +59,7 @@ def check_epoch(context: Context, sender: NodeId, number: int, epoch: int) -> No
 
 
 def adopt(context: Context, adopted: ClusterAdopted, now: Now) -> list[Effect]:
-    """Act upon a layout with other voters, which is durable here: end the rounds of the epoch before, tell peers."""
+    """Act upon a durable layout with other voters: end the rounds of the epoch before, and send peers our state."""
     effects: list[Effect] = []
     layout, sender, number = adopted
     if context.catalogue.is_newer(layout):
@@ -75,14 +75,14 @@ def adopt(context: Context, adopted: ClusterAdopted, now: Now) -> list[Effect]:
     return [*effects, Send(sender, _reply(context, number))] if number else effects
 
 
-# ----------------------------------------------------------------------------------- to tell, and to learn
+# ----------------------------------------------------------------------------------- to send, and to learn
 
 
 def may_tell(context: Context, epoch: int) -> bool:
     """Return True if a node that learns may count our answer: we are of its epoch, and know all promises of our slot.
 
     The slot is ours now, or was until the last layout that changed voters. A node that is no voter, and was none then,
-    tells nothing.
+    sends nothing.
     """
     state, cluster = context.state, context.catalogue.cluster
     if epoch != cluster.epoch:
@@ -104,7 +104,7 @@ def question(context: Context, peer: NodeId, start: int, number: int) -> list[Ef
 
 
 def go_on(context: Context, *, afresh: bool) -> list[Effect]:
-    """Vote in a new slot if enough nodes have told. Ask those that have not, again only if ``afresh``."""
+    """Vote in a new slot if enough nodes have sent their state. Ask the others, again only if ``afresh``."""
     state, answers = context.state, context.resync_answers
     if state.voting_epoch >= 0:
         return []
@@ -122,9 +122,9 @@ def go_on(context: Context, *, afresh: bool) -> list[Effect]:
 
 
 def has_enough(context: Context) -> bool:
-    """Return True if a majority of the voters before has told, each in the new epoch.
+    """Return True if a majority of the voters before has sent its state, each in the new epoch.
 
-    Why: a request that completed in the epoch before has a majority of them, and one of those has told. Too few are
+    Why: a request that completed in the epoch before has a majority of them, and one of those has sent. Too few are
     left in that epoch to complete or to read anything there.
     """
     answered = [node for node, partition in context.resync_answers.complete if partition is None]

@@ -1,7 +1,7 @@
 """Answers in chunks to the questions of a learning node: about registers, or about one partition.
 
 Each question has a number of its own, and is repeated until its answer is complete. An answer to an earlier question
-counts as well. If answers take longer than the pause between questions, no other comes in time.
+counts as well. If answers take longer than the pause between questions, the last question never has one in time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class ResyncAnswers:
 
     Attributes:
         complete: parts whose answers are here.
-        asked: chunks that have come of open parts, by the number of the question that they answer.
+        asked: received chunks of open parts, by the number of the question that they answer.
     """
 
     __slots__ = ("_at", "asked", "complete")

@@ -2,7 +2,7 @@
 
 A message is *dying* here when its deliveries are used up, or when its time to live is over by our clock. A FETCH that
 meets one makes a dead letter of it. But no consumer fetches from a group whose last worker is gone. Its dying messages
-would be ready for ever, an autoscaler would start workers for nothing, and no alert for dead letters would come. So
+would be ready for ever, an autoscaler would start workers for nothing, and no alert for dead letters would fire. So
 every node looks now and then, and holds dying messages as a FETCH would, in runs. A majority of the voters decides, as
 for a FETCH. A message that they do not call dead is released, and counts no attempt.
 

@@ -1,7 +1,7 @@
 """Dropping of producer ids that are over.
 
 Every producer session is a producer id. For every producer id each replica keeps which of its messages it knows and
-their state in each group: a few runs, but for ever, unless it is certain that nothing more comes of the producer id.
+their state in each group: a few runs, but for ever, unless it is certain that the producer id has no more messages.
 That takes all replicas of the partition (docs/protocol.md, RECLAIM, "Closing a producer id"). Each promises, durably,
 to take no further STORE of it from a client, and says that it has nothing left of it but the knowledge that it is done.
 When all have said so in one round, each in its newest incarnation, nothing of the producer id can be anywhere. Its

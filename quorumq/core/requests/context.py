@@ -107,7 +107,7 @@ class Pending:
         raise NotImplementedError
 
     def on_deleted(self, context: Context, topic: Topic, now: Now) -> list[Effect]:
-        """End work about a deleted topic: nothing more can come of it."""
+        """End work about a deleted topic: it cannot complete."""
         raise NotImplementedError
 
     def on_moved(self, context: Context, moved: tuple[PartitionId, ...], now: Now) -> list[Effect]:

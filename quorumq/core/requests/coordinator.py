@@ -66,7 +66,7 @@ class Coordinator(Pending):
         return round_
 
     def adopt(self, context: Context, round_: Round, now: Now, timeout: float | None) -> None:
-        """Add ``round_`` to our own: replies to it and its timer come here. A broken link does not end it."""
+        """Add ``round_`` to our own: we get its replies and its timer. A broken link does not end it."""
         assert not self.done, "a request that is answered opens no round"
         self.rounds[round_.number] = round_
         context.rounds[round_.number] = self

@@ -1,7 +1,7 @@
 """Highest cost of a client's request, as far as it is known before the request is looked at.
 
 The unit is a thing looked at: a partition or a name, some two microseconds each. A request that is not here costs
-little, or in proportion to its bytes. Within `limits.CHEAP` a request is served in the step that it comes in; the
+little, or in proportion to its bytes. Within `limits.CHEAP` a request is served in the step that receives it; the
 others wait for their turn (core/values/fairqueue.py). The cost need not be exact. An overrated request waits for
 others, and an underrated one is served in fewer steps.
 """

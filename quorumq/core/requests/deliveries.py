@@ -19,7 +19,7 @@ class Won(NamedTuple):
     owner: Owner
     attempt: int
     expires: float  # the coordinator's deadline, monotonic seconds
-    lot: int = 0  # most expired messages that may come with it; 0: any others (`attempts.lot_of`)
+    lot: int = 0  # most expired messages that may be delivered with it; 0: any others (`attempts.lot_of`)
     interruptions: int = 0  # number of interrupted deliveries before this one
 
     def released(self, group: str) -> Released:

@@ -6,7 +6,7 @@ message is won only with our own vote. Hold, record and deadline are looked at a
 A FETCH loops over rounds: choose messages (core/partition), grant them here, send HOLD to the other replicas, count
 votes. Then it answers, tries again after a random pause, or parks until something becomes available. Lost messages are
 released everywhere, regardless of the others' answers. An answer has first-timers or one lot of suspects (attempts.py),
-never both. A reply that comes late is not believed, except that a TOMB still repairs.
+never both. A late reply is not believed, except that a TOMB still repairs.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class FetchCoordinator(GroupReader):
                 self._keep(context, won)
             for won in others:
                 effects += context.releases.everywhere([won.released(self.request.group)], now)
-        if self.won and self.won[0].lot:  # a client with the hint has come, or need not
+        if self.won and self.won[0].lot:  # a client with the hint has fetched, or need not
             lots.end_hint(context, self.request, self.partitions)
         return effects
 
@@ -185,7 +185,7 @@ class FetchCoordinator(GroupReader):
         return effects
 
     def _park(self, context: Context, now: Now) -> list[Effect]:
-        """Wait here, because nothing is available, and tell the peers if they do not know."""
+        """Wait here, because nothing is available, and announce that to the peers if they do not know."""
         self.blocked = False
         if self.parked:
             return []
@@ -393,7 +393,7 @@ class FetchCoordinator(GroupReader):
             if lot:
                 self.lot.append(won)
                 continue
-            # A message that is overdue here alone may come beside the requested ones.
+            # A message that is overdue here alone may be delivered beside the requested ones.
             capacity = self.request.max_messages - self.won_messages
             producer_id, start, stop = part
             if stop - start <= capacity:
@@ -462,7 +462,7 @@ class FetchCoordinator(GroupReader):
         return not self.unregistered and lots.take_hint(context, self.request, self.partitions, now)
 
     def still_ours(self, replica: Replica, won: Won, now: Now) -> list[Span]:
-        """Return the parts to deliver now: the deadline is ahead, the hold is this one, no tombstone has come."""
+        """Return the parts to deliver now: the deadline is ahead, the hold is this one, there is no tombstone."""
         if now.mono >= won.expires:
             return []
         view = replica.group(self.request.group)

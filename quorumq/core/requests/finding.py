@@ -1,11 +1,11 @@
 """Finding: a node asks the others for a topic or group that it does not know, before it answers that there is none.
 
-A creation is OK once a majority has the register, and the others learn of it a moment later. A request that comes to
+A creation is OK once a majority has the register, and the others learn of it a moment later. A request to
 one of those meanwhile must not get the answer that there is no such topic. So the node reads: a register that
 `members - majority + 1` members do not have, no majority had when they were asked. If fewer members answer, it is
 unknown whether there is one, and the error says so.
 
-A negative result is not remembered: the next request may come after a creation that was OK, however soon.
+A negative result is not remembered: a creation may be OK before the next request, however soon that is.
 """
 
 from __future__ import annotations

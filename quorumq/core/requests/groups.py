@@ -1,7 +1,7 @@
 """Changes of groups: a creation, rewind or deletion is the next change of a register, and chosen
 (core/requests/proposing.py).
 
-So two changes at once come one after the other, and only a requested change stands above a register that was
+So two changes at once are made one after the other, and only a requested change stands above a register that was
 confirmed. A rewind makes a new generation, which reads anew. From its OK on no delivery of the old generation can be
 won, because any HOLD majority meets a replica that refuses it as stale. Nothing is swept: records of older generations
 are void if the new one covers the message (core/partition/group.py). A rewind to messages published from now on changes
@@ -148,7 +148,7 @@ class GroupCoordinator(GroupChange):
             return wish._replace(generation=known.generation + 1, buried=known.buried, made=ballot)
         return wish._replace(made=ballot) if from_ms or latest else wish
 
-    # ------------------------------------------------------------------------ what comes of it
+    # ------------------------------------------------------------------------ its result
 
     def on_reply(
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: m.PeerMessage, now: Now
@@ -181,7 +181,7 @@ class GroupCoordinator(GroupChange):
             self.change = None
             return self.start(context, now)
         if newest.generation == self.change.generation or not (self.own or newest.deleted):
-            self.change = newest  # the group may have been deleted and made again since this request came
+            self.change = newest  # the group may have been deleted and made again since this request
         request = self.request
         if isinstance(request, m.SetGroup) and request.rewind and request.start == "latest":
             self.skipping = Skipping(self, context.catalogue.topics[topic], newest._replace(latest=Latest.NO))

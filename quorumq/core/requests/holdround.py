@@ -38,7 +38,7 @@ NOT_DUE_DEFERRAL_MAX_S = 5.0
 
 HELD_DEFERRAL_MAX_S = 0.5
 """Seconds after its round until a node asks again for messages that another one holds, at most: their RELEASE may have
-come before the news of the hold, or not at all."""
+been received before the news of the hold, or not at all."""
 
 NO, EXHAUSTED, EXPIRED = 64, 128, 192
 """Offsets of the bits of the members that voted NO, EXHAUSTED or EXPIRED (see `Atom`). OK has offset 0."""
@@ -126,7 +126,7 @@ class HoldRound(Round):
         for item in reply.granted:
             span, attempts, exhausted, expired, unseen = item[:5]
             if unseen:
-                blind = self.replica.delayed_parts(span)  # it cannot tell whether they are due
+                blind = self.replica.delayed_parts(span)  # it does not know whether they are due
                 self.votes.add(subtract(span, blind), bit)
                 self.votes.add(blind, bit << NO)
                 said = 0

@@ -18,7 +18,7 @@ from quorumq.core.values.latency import Latency
 from quorumq.core.values.types import Group, NodeId, Now, PartitionId
 
 APART_MIN_S: Final = 0.02
-"""Seconds within which nodes wake after a token came, at least."""
+"""Seconds within which nodes wake after a token was added, at least."""
 
 
 Parked = Collection[tuple[PartitionId, str]]

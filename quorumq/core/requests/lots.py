@@ -15,7 +15,7 @@ def turns(
 ) -> list[tuple[PartitionId, bool]]:
     """List the partitions to look at, each with True for suspects: from ``first`` on, for first-timers.
 
-    If the client is ``idle``, partitions with suspects older than the oldest first delivery come first, and other
+    If the client is ``idle``, partitions with suspects older than the oldest first delivery are first, and other
     suspects last, so that neither kind is overtaken by younger messages. A client that had a lot of suspects gets
     first deliveries next, so that a crash of many does not delay all others.
     """

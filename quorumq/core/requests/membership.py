@@ -54,7 +54,7 @@ STATES = {"drain": MemberState.DRAINING, "remove": MemberState.REMOVED}
 """State of a node after each change that has it leave."""
 
 CHANGES_MAX = 8
-"""Layouts of others that may come before ours, until the caller is asked to try again."""
+"""Layouts of others that may be chosen before ours, until the caller is asked to try again."""
 
 AGAIN_S = 0.05
 """Seconds between looks if a layout waits for the disk, or a new voter does not vote yet."""
@@ -207,7 +207,7 @@ class MembersCoordinator(Coordinator):
     def own_value(self, context: Context, ballot: Stamp) -> ClusterLayout:
         """Return the layout after the one that was known when votes were asked for, as the request wants it.
 
-        Why: a newer one may have come since, and its next layout is another instance, which no node has promised.
+        Why: there may be a newer one since, and its next layout is another instance, which no node has promised.
         """
         config = context.config
         layout = addressed(self.layout, config.addresses, config.peer_addresses)

@@ -131,7 +131,7 @@ def take_in_cluster(context: Context, layout: ClusterLayout, now: Now) -> list[E
 
 
 def use_cluster(context: Context, layout: ClusterLayout, now: Now) -> list[Effect]:
-    """Act upon a layout of the cluster: peers come and go. One that is removed hears it before its link ends."""
+    """Act upon a layout of the cluster: add and remove peers. A removed one gets it before its link ends."""
     before = context.catalogue.cluster.present
     context.catalogue.take_cluster(layout)
     context.state.clock.merge(layout.made.time)

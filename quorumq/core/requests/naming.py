@@ -1,6 +1,6 @@
 """Finding a message by a name of its publisher's: which id it has, or is to have (docs/protocol.md, NAMES).
 
-An id has the number of a window of time, which comes from the clock of the node that is asked. Names are looked for in
+An id has the number of a window of time, by the clock of the node that is asked. Names are looked for in
 the windows around it, too (`LOOKED_IN`), because the nodes' clocks differ, and a window may end between two callers.
 """
 

@@ -49,7 +49,7 @@ class Parking:
         return [*idle, *others]
 
     def is_parked_still(self, group_key: GroupKey) -> bool:
-        """Return True if a FETCH is parked there; else drop its announcement: the caller's HOLD tells the peers."""
+        """Return True if a FETCH is parked there; else drop its announcement: the caller's HOLD informs the peers."""
         if group_key in self.lines:
             return True
         self.announced.pop(group_key, None)

@@ -23,7 +23,7 @@ disks."""
 def piggyback_hold(context: Context, header: BatchHeader, now: Now) -> Hold | None:
     """Return the HOLD to send with a batch's STORE; None if no client waits here, or another node might have it sooner.
 
-    A round of it is open then: the votes come with STORED, our own as well.
+    A round of it is open then: STORED has the votes, our own as well.
     """
     if len(header.spans) != 1 or header.delay_ms or context.state.disk_shortage or context.state.memory_full:
         return None

@@ -28,7 +28,7 @@ Promised = tuple[tuple[Reserved, ...], tuple[Done, ...]]
 def ask_for_promises(
     owner: Coordinator, context: Context, register: RegisterKey, ballot: Stamp, now: Now
 ) -> list[Effect]:
-    """Ask all voters for a register, and to promise ``ballot`` for it; the answers come to the owner."""
+    """Ask all voters for a register, and to promise ``ballot`` for it; the owner gets the answers."""
     owner.close_rounds(context)
     round_ = owner.open_voter_round(context, now)
     topic, group = register

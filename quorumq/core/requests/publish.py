@@ -1,4 +1,4 @@
-"""PUBLISH: a batch is stored at a majority of its partition's replicas, together with others that came with it."""
+"""PUBLISH: a batch is stored at a majority of its partition's replicas, together with others of the same step."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class PublishCoordinator(Coordinator):
         return self.partition.topic == topic
 
     def start(self, context: Context, now: Now) -> list[Effect]:
-        """Wait for the end of this step: batches that have come by then go along."""
+        """Wait for the end of this step: the batches received until then are stored with it."""
         partition = self.partition
         topic = context.catalogue.topics.get(partition.topic)
         if topic is None or partition.number >= topic.partitions:
@@ -55,7 +55,7 @@ class PublishCoordinator(Coordinator):
         return []
 
     def part(self, context: Context, now: Now) -> m.Part:
-        """Return the part to store now: the batch has aged since it came. Its set stays, and so does the epoch."""
+        """Return the part to store now: the batch has aged since its request. Its set stays, and so does the epoch."""
         age_ms = max(0, self.publish.age_ms) + int(1000 * (now.mono - self.came))
         if self.epoch < 0:
             self.epoch = context.catalogue.epoch_of(self.partition)
@@ -161,7 +161,7 @@ class StoreCoordinator(Coordinator):
             hold = piggyback_hold(context, store.batch.header, now)
             if hold is not None:
                 store = store._replace(hold=hold)
-        # If we refuse a HOLD ourselves, the RELEASE is to come behind it.
+        # If we refuse a HOLD ourselves, the RELEASE is to be sent after it.
         ours_last = store.hold is not None
         return self.ask(context, round_, self.publishes[0].partition, store, now, ours_last=ours_last)
 
@@ -239,7 +239,7 @@ class StoreCoordinator(Coordinator):
 
 
 def producer_ids_begun(replicas: Mapping[PartitionId, Replica], publish: m.Publish) -> int:
-    """Return how many of a batch's producer ids and names are not known in its partition, as far as this node can tell.
+    """Return how many of a batch's producer ids and names are not known in its partition, as far as this node knows.
 
     If it has no replica, derived ones and names count and sessions do not: those are mostly known.
     """

@@ -166,7 +166,7 @@ class PurgeCoordinator(ReplicaListCoordinator):
 
 
 def split_unseen(items: list[m.Peeked]) -> tuple[list[m.Peeked], list[m.Peeked]]:
-    """Return these items in two lists: those whose record counts, and those whose record no replica can tell."""
+    """Return these items in two lists: those whose record counts, and those whose record no replica has."""
     return [item for item in items if not item.may_cover], [item for item in items if item.may_cover]
 
 

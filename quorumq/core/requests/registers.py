@@ -4,7 +4,7 @@ Why a file of its own: a register has many writers and no owner. Operators get n
 each answer is read before it is counted: an answer may bring a register that is newer than ours, or the news
 that the topic is gone. Then we write again, on top of the news, and answer only for registers that a majority has.
 
-Not promised: that what was written is still so when the client hears of it. The next writer may have come.
+Not promised: that what was written is still so when the client hears of it. The next writer may have replaced it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from quorumq.core.values.limits import GROUPS_PER_CHUNK
 from quorumq.core.values.types import STAMP_ZERO, Group, Incarnation, NodeId, Now, Stamp, Topic
 
 WRITES_MAX = 8
-"""Writes of a register above what came from elsewhere, before the caller is asked to try again."""
+"""Writes of a register above those of other nodes, before the caller is asked to try again."""
 
 
 class TopicCoordinator(Coordinator):

@@ -11,7 +11,7 @@ have messages;
 3. writes the register to all nodes, until a majority of each awaited set has it.
 
 Each node answers to the register with partitions that it has heard of and the sender has not. Because ALTER asks for
-groups only nodes that have its proposal, one node at least is asked by both, and tells the later one
+groups only nodes that have its proposal, one node at least is asked by both, and informs the later one
 (docs/registers.md, MORE PARTITIONS).
 """
 
@@ -280,7 +280,7 @@ class Registration(Coordinator):
         return self._give_up(context, len(self.rounds[number].answered_by), now)
 
     def _give_up(self, context: Context, answered: int, now: Now) -> list[Effect]:
-        """Fail after too few answers in time. If something of it was proposed, or skipped, that may have come about."""
+        """Fail after too few answers in time. If something of it was proposed, or skipped, that may be in effect."""
         proposed = self.proposer is not None and self.proposer.sent
         code = Code.OUTCOME_UNKNOWN if proposed or self.skipping is not None else Code.TOO_FEW_REPLICAS
         detail = f"group {self.name!r} could not be registered through {context.state.me}: ask another node"

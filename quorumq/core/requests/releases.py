@@ -31,7 +31,7 @@ class Releases:
         """Remove our holds (RELEASE or LEAVE) here, and send that to all other replicas.
 
         Until a member confirms, it gets it again with our next HOLD (`NodeState.owe_release`). A node that has left the
-        set hears it, too: it tells the new slot which holds it has granted.
+        set gets it, too: it reports to the new slot the holds that it has granted.
         """
         state, catalogue = self.placing.state, self.placing.state.catalogue
         others: dict[NodeId, list[m.Released]] = {}

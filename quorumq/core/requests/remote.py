@@ -197,7 +197,7 @@ class SplitCoordinator(GroupReader):
         effects: list[Effect] = []
         remaining = len(shares) + bool(refused)
         for target, chosen in shares.items():
-            # Each node is asked, however few messages are to come: one of them alone may have any.
+            # Each node is asked, however few messages are missing: one of them alone may have any.
             share = max(1, -(-messages // remaining))
             capacity = max(1, -(-size // remaining))
             messages, size, remaining = messages - share, size - capacity, remaining - 1
@@ -234,7 +234,7 @@ class SplitCoordinator(GroupReader):
     def _able(
         self, context: Context, before: tuple[NodeId, ...], now: Now
     ) -> tuple[dict[NodeId, None], dict[NodeId, None]]:
-        """Return the nodes that may be asked, and silent ones, which come last.
+        """Return the nodes that may be asked, and silent ones, which are last.
 
         A FETCH that does not wait leaves out those that owe an answer: while all that are left do, nothing can be won.
         """
@@ -257,7 +257,7 @@ class SplitCoordinator(GroupReader):
     ) -> NodeId | None:
         """Return the node to ask: this one if it can, else a replica that is able to.
 
-        One that is ``asked`` for other partitions comes first: the limits are divided among as few nodes as may be.
+        One that is ``asked`` for other partitions is first: the limits are divided among as few nodes as may be.
         """
         members = [node for node in context.catalogue.members_of(partition) if node not in before]
         me = context.state.me
@@ -396,7 +396,7 @@ class SplitCoordinator(GroupReader):
     def quit_topic(self, context: Context, topic: Topic, why: m.Failed, now: Now) -> list[Effect]:
         """Drop what the sub-fetches won in the deleted topic: the batches of our own are gone.
 
-        Slices of other nodes came over the wire, and only their header names the partition.
+        Slices of other nodes were decoded, and only their header names the partition.
         """
         over = [part for part in self.slices if part.header.partition.topic == topic.id]
         effects = context.releases.of_slices(over, now)
@@ -480,7 +480,7 @@ def is_suspect(part: m.Slice) -> bool:
 
 
 def bytes_of(part: m.Slice) -> int:
-    """Return a slice's bytes of records. One that came over the wire has a header cut to its records."""
+    """Return a slice's bytes of records. If another node sent it, its header is cut to its records."""
     header = part.header
     if isinstance(part, m.Slice):
         return header.end_of(part.stop - 1) - header.end_of(part.first - 1)
@@ -488,7 +488,7 @@ def bytes_of(part: m.Slice) -> int:
 
 
 def call_off(context: Context, number: int, target: NodeId) -> list[Effect]:
-    """Call a sub-fetch off. If its answer comes all the same, its messages are given back, once."""
+    """Call a sub-fetch off. If it is answered all the same, its messages are given back, once."""
     context.called_off[number] = None
     if len(context.called_off) > CALLED_OFF_MAX:
         del context.called_off[next(iter(context.called_off))]

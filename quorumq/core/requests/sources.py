@@ -39,7 +39,7 @@ def ask_lackers(context: Context, replica: Replica, now: Now) -> list[Effect]:
         handoff.begin_anew()
     nodes = tuple(node for node in lackers(replica) if node in context.state.links)
     spans, beyond = next_question(replica, handoff)
-    # The same question keeps its number: an answer that comes after it was repeated counts.
+    # The same question keeps its number: an answer after its repetition counts.
     number = handoff.number if handoff.number and handoff.spans == spans else context.state.next_round()
     until = now.mono + context.config.request_timeout
     handoff.ask(number, spans, nodes, until, beyond)
@@ -48,7 +48,7 @@ def ask_lackers(context: Context, replica: Replica, now: Now) -> list[Effect]:
 
 
 def next_question(replica: Replica, handoff: Handoff) -> tuple[tuple[Span, ...], int]:
-    """Return the messages to ask about, and the number of those that come later.
+    """Return the messages to ask about, and the number of later ones.
 
     Learners are asked about the same ones until all have them. Why: they get what is published meanwhile by comparisons
     only, so under load they always lack some.
@@ -85,7 +85,7 @@ def answer(context: Context, sender: NodeId, message: SourceRequest, now: Now) -
     stored = [each for span in message.spans for each in batches.index.within(span)]
     unsynced = sum(part.size for part, slot in stored if not batches.stored[slot.number].durable)
     # A message that was reclaimed here is not lacking, even if a rewound group may read it. Else one that the rewind
-    # does not cover would come from the source, and be reclaimed again, for ever.
+    # does not cover would be pulled from the source, and be reclaimed again, for ever.
     absent = [part for gap in gaps for part in subtract(gap, batches.reclaimed.within(gap))]
     lacking = sum(part.size for part in absent) + unsynced
     return [*effects, Send(sender, SourceReply(message.round, message.partition, message.epoch, lacking))]

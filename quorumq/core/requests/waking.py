@@ -52,7 +52,7 @@ def wake(context: Context, group_key: tuple[PartitionId, str], keys: Sequence[in
 
 
 def has_ready(context: Context, group_key: tuple[PartitionId, str], now: Now) -> bool:
-    """Return True if something is left to take: a FETCH that comes too late need not look at all that it reads."""
+    """Return True if something is left to take: a late FETCH need not look at all that it reads."""
     partition, name = group_key
     replica = context.replicas.get(partition)
     view = replica.views.groups.get(name) if replica is not None else None

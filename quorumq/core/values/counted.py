@@ -36,7 +36,7 @@ class CountedMap(SpanMap[V]):
         """Map a span to a value, as in `SpanMap`."""
         producer_id, start, stop = span
         runs = self.runs.get(producer_id, ())
-        if type(runs) is not tuple or (runs and runs[-1][1] > start):  # else it comes behind all others
+        if type(runs) is not tuple or (runs and runs[-1][1] > start):  # else it is after all others
             for run in self._overlap(producer_id, start, stop):
                 self._add(run, min(run[1], stop) - max(run[0], start), -1)
         if value is not None:

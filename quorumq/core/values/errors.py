@@ -15,8 +15,8 @@ QuorumqError
 │   └── Superseded            a newer start of the same node is known, or its directory is not the one known
 ├── PeerError             bytes on a connection that are not the protocol; hang up, keep serving
 ├── StorageError          the local disk failed or holds something unreadable; the node stops
-└── Transient             it passes: the call may be repeated later, or the message comes again
-    ├── HoldLost              the delivery is over: the message comes again, unless it was settled
+└── Transient             it passes: the call may be repeated later, or the message is redelivered
+    ├── HoldLost              the delivery is over: the message is redelivered, unless it was settled
     ├── Busy                  the client is beyond a quota: the error says when to ask again
     ├── StorageFull           the disk is full: publishes refused, ACK and FETCH go on
     ├── TooFewReplicas        trying again later, anywhere, makes sense
@@ -166,8 +166,8 @@ class Superseded(UsageError):
 
 
 class Transient(QuorumqError):
-    """Nothing is wrong with the call, nor with the message: the call may be repeated later, or the message comes again
-    by itself. A loop over messages can catch this and go on; it loses nothing. But a publish that is
+    """Nothing is wrong with the call, nor with the message: the call may be repeated later, or the message is
+    redelivered. A loop over messages can catch this and go on; it loses nothing. But a publish that is
     repeated after `OutcomeUnknown` may make a second message.
     """
 
@@ -178,7 +178,7 @@ class Transient(QuorumqError):
 class HoldLost(Transient):
     """The delivery is over: its hold ran out or was given back, and another may have begun.
 
-    Nothing is to be repeated: the message comes again, unless it was settled.
+    Nothing is to be repeated: the message is redelivered, unless it was settled.
     """
 
     code = Code.HOLD_LOST
@@ -226,11 +226,11 @@ class StorageError(QuorumqError):
 class Unanswered(Exception):
     """The part that `TooFewReplicas` and `OutcomeUnknown` share: fewer replicas answered than the operation needs.
 
-    Neither is the other: code that tells "not stored" from "may be stored" must not do so by the order of clauses.
+    Neither is the other: code must not separate "not stored" from "may be stored" by the order of clauses.
 
     Args:
         needed: number of answers that the operation needs.
-        answered: number of answers that came.
+        answered: number of answers received.
         detail: next step for the caller, in words.
         causes: reasons of missing answers, node by node, each once.
     """

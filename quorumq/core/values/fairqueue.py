@@ -3,7 +3,7 @@
 A request that looks at a thousand partitions takes two milliseconds, and a connection may have hundreds of them under
 way. In one step they would be half a second in which no other client is served. So a step takes a bounded share of the
 queue, from one caller after another. A client with many requests delays only itself. A client with one request waits
-for one request of each of the others. Cheap requests never come here.
+for one request of each of the others. Cheap requests are never queued.
 
 Many connections give a client no more turns: the turn goes to a name or address first, then to one of its connections.
 """

@@ -13,7 +13,7 @@ from bisect import bisect_left
 STEPS_PER_DOUBLING = 4
 SHORTEST_S = 1e-4
 STEPS_MAX = 4 * 20
-"""Number of steps. The longest time told apart is SHORTEST_S * 2**20, about 100 s."""
+"""Number of steps. The longest measured time is SHORTEST_S * 2**20, about 100 s."""
 
 STEPS = [SHORTEST_S * 2.0 ** (step / STEPS_PER_DOUBLING) for step in range(STEPS_MAX)]
 """The longest time of each step but the last one, which has no end."""
@@ -61,7 +61,7 @@ class Latency:
         self.total = sum(self.counts.values())
 
     def p99(self) -> float | None:
-        """Return the 99th percentile in seconds, up to 19 % too high; None while too few answers have come."""
+        """Return the 99th percentile in seconds, up to 19 % too high; None while there are too few answers."""
         if self.total < ANSWERS_MIN:
             return None
         above = self.total / 100  # answers that may have taken longer
@@ -92,7 +92,7 @@ class Latency:
 
 
 class ReplyTimes(Latency):
-    """Times from a request to each of its answers, also those that come when it is over."""
+    """Times from a request to each of its answers, also those received when it is over."""
 
     __slots__ = ("_asked_at",)
 

@@ -226,7 +226,7 @@ DEATH_TEXT_MAX = 8 * KIB
 DEATH_BYTES_MAX = 96 * KIB
 """All texts of a dead letter, in UTF-8."""
 DEATH_BARE_MAX = 128
-"""Characters of class and fingerprint in a dead letter that comes when the disk has only its reserve left."""
+"""Characters of class and fingerprint in a dead letter that is made when the disk has only its reserve left."""
 DEATHS_BYTES_MAX = 1 * MIB
 """Bytes that nodes may have to send each other for one REJECT's death: its size, once for each span."""
 DEATHS_PER_CHUNK = 32
@@ -236,7 +236,7 @@ NUMBERS_END = 1 << 62
 """End of all numbers that nodes or clients count with: sequence numbers, sessions, redrives, attempts, positions.
 
 This and the next are absolute. They are not relative to a time of day, because a node whose clock was a year ahead has
-to come back once it is right. They are not relative to known numbers, because a node that was cut off for long has
+to serve again once it is right. They are not relative to known numbers, because a node that was cut off for long has
 grown meanwhile, and an emptied one begins far above the others' numbers. A number beyond them is refused on arrival,
 and when it would grow.
 """

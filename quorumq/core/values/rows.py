@@ -94,7 +94,7 @@ class Rows:
             last.insert(chunk, self._key_at(halves[0], CHUNK - 1))
 
     def extend(self, rows: list[Row]) -> None:
-        """Put rows, which are in order of their keys: together, if they come behind all others."""
+        """Put rows, which are in order of their keys: together, if they are after all others."""
         last = self._last
         if rows and last and rows[0][: self._keys] > last[-1]:
             columns = self._chunks[-1]

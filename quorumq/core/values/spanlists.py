@@ -31,7 +31,7 @@ def overlap(one: Span, other: Span) -> bool:
 def subtract(span: Span, others: Iterable[Span]) -> list[Span]:
     """Return the parts of ``span`` without ``others``, in order.
 
-    The others may overlap, come in any order, and belong to other producer ids (those take nothing away).
+    The others may overlap, have any order, and belong to other producer ids (those take nothing away).
     """
     rest: list[Span] = []
     producer_id, start, stop = span

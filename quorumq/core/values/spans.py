@@ -198,7 +198,7 @@ class _Runs(Generic[Item]):
     def put(self, span: Span, value: Any) -> None:
         """Have every message of ``span``, which is not empty, map to ``value``, in a set True; None takes it out.
 
-        Quick if the producer id has one run at most, which is replaced whole, or if the span comes behind all runs.
+        Quick if the producer id has one run at most, which is replaced whole, or if the span is after all runs.
         """
         producer_id, start, stop = span
         runs = self.runs.get(producer_id)
@@ -487,7 +487,7 @@ class SpanSet(_Runs[Span]):
 
     @classmethod
     def from_spans(cls, spans: Iterable[Span]) -> Self:
-        """Return the set of the spans' messages; they may overlap and come in any order. ValueError as in `add`."""
+        """Return the set of the spans' messages; they may overlap and have any order. ValueError as in `add`."""
         made = cls()
         for span in spans:
             made.add(span)

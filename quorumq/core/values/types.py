@@ -77,7 +77,7 @@ class Span(NamedTuple):
 def just_before(producer_id: ProducerId, seq: int) -> Span | None:
     """Return a place in the order of ids just before a message, with nothing or little between; None for the beginning.
 
-    It is a span that is not empty, as those on the wire are: what comes after its end comes after the place.
+    It is a span that is not empty, as those on the wire are: a message after its end is after the place.
     """
     if seq:
         return Span(producer_id, 0, seq)
@@ -215,7 +215,7 @@ class Receipt(NamedTuple):
 
 
 FIRST_LAYOUT: Final = 1
-"""Number of the layout that comes with a topic's creation, and epoch of a partition that was never moved."""
+"""Number of the layout that a topic is created with, and epoch of a partition that was never moved."""
 
 
 class ReplicaSlot(NamedTuple):
@@ -292,7 +292,7 @@ class Topic(NamedTuple):
     ``auto_create_groups`` a FETCH for a group that was never created makes none. ``stamps`` are
     those of the settings (core/cluster/topics.py): each goes to its last writer; () says that ``stamp`` is that of
     all. ``deletions`` counts how often the name had been deleted before: a topic with more has taken the place of the
-    others. ``made`` tells the creation that this topic comes from; it, ``born`` and ``digest_key`` never change.
+    others. ``made`` names the creation that this topic is of; it, ``born`` and ``digest_key`` never change.
     ``proposed`` counts all partitions whose addition has begun, if these are more than ``replicas`` has: until
     one is confirmed, it is only counted. A deleted topic, whose ``replicas`` are gone, keeps that count.
     """
@@ -401,7 +401,7 @@ class Group(NamedTuple):
 
     ``generation`` counts the changes: 0 is the first register, and each rewind, deletion, and creation after a deletion
     is the next one. ``from_ms``: it reads batches published at or after this time of day, by their producers' clocks;
-    0 is all. ``buried`` is the generation of the last deletion; records from before that are void. ``made`` tells
+    0 is all. ``buried`` is the generation of the last deletion; records from before that are void. ``made`` names
     the proposal that was chosen; zero stands for the register that all nodes propose alike.
     """
 
