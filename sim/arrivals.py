@@ -1,6 +1,6 @@
-"""Groups that come with a FETCH: several consumers begin at once, through any nodes, an operator perhaps beside them.
+"""Groups made by a FETCH: several consumers begin at once, through any nodes, an operator perhaps beside them.
 
-The worst breaks come while a group is being made: a node is cut off between its question to the others and its
+The worst time for a fault is while a group is being made: a node is cut off between its question to the others and its
 write, which take a round trip each; or a topic grows on nodes that do not know the group.
 """
 
@@ -46,7 +46,7 @@ class Arrivals:
         self.lags_until = 0.0
 
     def begin(self) -> None:
-        """Plan when each group comes."""
+        """Plan when each group is made."""
         for group in dict.fromkeys(guest.group for guest in self.guests):
             at = self.rng.uniform(0.15, 0.9) * self.options.fault_time
             self.world.at(at, self.arrive, group)

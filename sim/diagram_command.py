@@ -45,7 +45,7 @@ def diagram(
     output: Path | None,
     items: int,
 ) -> None:
-    """Draw a run as one HTML file, or tell the story of one message.
+    """Draw a run as one HTML file, or print the story of one message.
 
     HISTORY is files or directories of docs/history.md: of `sim run --history`, of `quorumq demo --keep`, of your own
     cluster. --seed and --schedule run a simulation and draw its packets too.

@@ -164,7 +164,7 @@ class Drain:
                         yield f"{where}: group {group} has not settled {open_spans[0]}"
 
     def is_gone_everywhere(self, here: Replica, producer_id: ProducerId, count: int) -> bool:
-        """Return True if nodes reclaimed messages that this replica never got, and that a group that came later wants.
+        """Return True if nodes reclaimed messages that this replica never got, and that a later group wants.
 
         It counts as absent then: replicas that compare find no difference, and no node has it to give.
         """

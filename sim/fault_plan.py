@@ -17,7 +17,7 @@ it to be all that is left.
 Real processes, where the amount of a ``partition``, ``kill`` or ``crash`` is the seconds from a delivery to
 its begin [0: it waits for no delivery]:
 
-- ``delay`` [seconds]: bytes of `Fault.links` come later.
+- ``delay`` [seconds]: bytes of `Fault.links` are received later.
 - ``move`` [chooses the partition]: a slot goes to this node, or from it.
 - ``add``, ``drain``, ``remove``: a node joins, gives away all that it has, or leaves.
 """
@@ -105,7 +105,7 @@ def draw_faults(rng: random.Random, options: Options) -> tuple[Fault, ...]:
 
 
 def draw_silence(rng: random.Random, options: Options) -> tuple[Fault, ...]:
-    """Draw times in which the silent node stands still. It answers late what came meanwhile, so others wait for it."""
+    """Draw times in which the silent node stands still. Others wait for it, when it answers late."""
     faults: list[Fault] = []
     at, seconds = rng.uniform(0.5, 1.0), rng.uniform(1.2, 1.6)
     while at < options.fault_time:
@@ -153,9 +153,9 @@ def draw_damage(rng: random.Random, options: Options, losses: tuple[Fault, ...])
 def draw_relay(rng: random.Random, options: Options, losses: tuple[Fault, ...]) -> tuple[Fault, ...]:
     """Draw, in some runs, faults in a row: a minority is cut off, a second node loses power, a third its directory.
 
-    The minority comes back at that moment, so that what happened meanwhile is known to few who are there: where all
-    of the directory is lost, or it comes from a backup, the one that loses power alone has seen its last start. Half
-    of the backups are started twice before it is back.
+    The minority is back at that moment, so that few nodes know of the changes meanwhile: if all of the directory is
+    lost, or it is restored from a backup, only the node that loses power has seen its last start. Half of the backups
+    are started twice before it is back.
     """
     if not options.relay:
         return ()

@@ -1,4 +1,4 @@
-"""Bits of quorumq's own store that a failing medium turns over, so that the format can tell.
+"""Bits of quorumq's own store that a failing medium turns over, so that the format can detect it.
 
 A flip in the last write looks like a torn write (docs/file-format.md), so it is left out.
 """

@@ -115,7 +115,7 @@ class Host(Machine):
         self.started = False
         self.wake_at: float | None = None
         self.wake_due = math.inf  # the deadline for which that is
-        self.turn: list[Event] = []  # events that came in this turn of the loop
+        self.turn: list[Event] = []  # events of this turn of the loop
         self.once: dict[tuple[str, int], None] = {}  # requests with a second copy that would be another write
         self.sightings = Sightings(observer, name)
         self.links = Links(self, name, peers, self.disk_rng)
@@ -201,7 +201,7 @@ class Host(Machine):
             self.set_shortage(self.shortage)
 
     def exit_world(self, *, power: bool, clean: bool = False) -> None:
-        """End the process, and all but the journal with it. Sightings of what it forgot by then come now or never."""
+        """End the process, and all but the journal with it. Record the last sightings of what it forgot by then."""
         core = self.core
         assert core is not None
         self.check()
@@ -343,7 +343,7 @@ class Host(Machine):
         time = self.clock.true_time(deadline)
         if time <= self.world.time:
             time = self.world.time
-            # The last step took some time, in which something may have come.
+            # The last step took some time, and may have left events waiting.
             if self.world.options.runs_per_step:
                 time += self.disk_rng.random() * STEP_S
         if self.wake_at is None or time < self.wake_at:

@@ -14,7 +14,7 @@ If the two may differ, nothing is promised:
 - attempts and delays of generations that were rewound: no request reads them;
 - the batch that a message is read from if two overlap, and, if one of them was reclaimed, whether the other
   one still counts as payload;
-- ages that peers told, which are asked for again;
+- ages that peers reported, which are asked for again;
 - batches, records and groups of topics whose register was damaged, until a start that knows the topic again;
 - times, if a clock was set: over a boot they are counted from the time of day.
 """

@@ -24,7 +24,7 @@ _new_envelope: Final[Callable[[type[m.Envelope], tuple[object, ...]], m.Envelope
 _new_received: Final[Callable[[type[Received], tuple[m.Envelope]], Received]] = tuple.__new__
 
 WRITES = (m.Store, m.Ack, m.Reject, m.Extend, m.Merge)
-"""Messages that a full node may refuse. No copy follows one that came to it meanwhile: TCP brings no frame twice, and a
+"""Messages that a full node may refuse. No copy follows one that it got meanwhile: TCP brings no frame twice, and a
 new connection takes over nothing of a broken one (quorumq/node/links.py). A copy would be written when there is room,
 after the client got a definite error (docs/protocol.md, section 6)."""
 
@@ -124,7 +124,7 @@ class Links:
         """Try to connect to ``peer``, now and again until it works."""
         if life != self.machine.life or self.machine.core is None or peer in self.up:
             return
-        pause = 0.1 + self.rng.random() * 0.3 + 3 * self.world.distance  # an answer comes before it is over
+        pause = 0.1 + self.rng.random() * 0.3 + 3 * self.world.distance  # an answer is here before it is over
         self.world.after(pause, self.dial, peer, life)
         if self.machine.frozen_until > self.world.time:
             return

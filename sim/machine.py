@@ -36,7 +36,7 @@ class Machine:
         life: number of starts: an action scheduled in an earlier life does nothing.
         frozen_until: true time until which the process does not run.
         slow_until: true time until which its disk is slow, ``slow_factor`` times.
-        backlog: actions that came meanwhile.
+        backlog: actions that were due meanwhile.
         open: callers by the key of the request; the number of the request is -1 if no client waits
             any more, None if a peer dials.
     """
@@ -94,13 +94,13 @@ class Machine:
                 self.world.transmit(self.name, client.name, client.on_reply, op, (RESET, None))
 
     def freeze(self, seconds: float) -> None:
-        """Freeze the process for a while; events that come in wait."""
+        """Freeze the process for a while; events meanwhile wait."""
         if self.core is not None:
             self.frozen_until = max(self.frozen_until, self.world.time + seconds)
             self.world.after(seconds, self.thaw, self.life)
 
     def thaw(self, life: int, _: object = None) -> None:
-        """Let the process run again, and take in the events that came meanwhile."""
+        """Let the process run again, and take in the events that wait."""
         if life == self.life and self.frozen_until <= self.world.time:
             while self.backlog and self.life == life:
                 action, one, two = self.backlog.popleft()

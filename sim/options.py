@@ -21,11 +21,11 @@ class Options:
     # True if a connection keeps its order, and breaks if it loses something, as TCP does.
     fifo: bool = False
     loss: float = 0.0  # share of messages lost
-    duplicate: float = 0.0  # share of messages that come twice, the second time up to ``late`` seconds later
+    duplicate: float = 0.0  # share of messages delivered twice, the second time up to ``late`` seconds later
     late: float = 1.0  # see there; also the longest of the delay spikes
     spikes: float = 0.0  # share of messages that are delayed by up to ``late``
     latency: float = 0.002  # mean one-way delay
-    # Most seconds of a turn of a node's loop: events that come meanwhile go into one step.
+    # Most seconds of a turn of a node's loop: events meanwhile go into one step.
     turn: float = 0.0
     distance: float = 0.0  # seconds that a message from one node to another takes besides, always
     fsync: float = 0.003  # mean time of an fsync
@@ -75,7 +75,7 @@ class Options:
     # Share of the deliveries after whose outputs their consumer dies; 0: nothing is derived.
     derive: float = 0.0
     output_partitions: int = 1  # partitions of the topic that outputs are published to
-    # True if payload is kept when groups are rewound or come later, so that they get all of it again.
+    # True if payload is kept when groups are rewound or made later, so that they get all of it again.
     keep: bool = True
     # Share of the moments at which sim/targeted_faults.py makes the worst fault for the cluster just then.
     targeted_faults: float = 0.0
@@ -83,7 +83,7 @@ class Options:
     by_id: float = field(default=0.0, repr=False)
     # Inspectors that look at nodes, topics, groups and messages, and try requests that have to be refused.
     inspectors: int = field(default=0, repr=False)
-    # Groups that come with a FETCH, of several consumers at once, once messages were published.
+    # Groups made by a FETCH, of several consumers at once, once messages were published.
     guests: int = field(default=0, repr=False)
     late_group: bool = False  # True if another group is created from latest while the run goes on
     # The topic's setting, as it is created; if it is false, a client reads a group that no client creates.
@@ -99,7 +99,7 @@ class Options:
     rival_rf: int = 0  # replicas that half of their creations ask for; 0: as many as ``rf``
     implicit: bool = False  # True if they create it as a producer does, too, without settings
     # True if one node's directory is lost or damaged just when a node that knows the same goes, and others
-    # that do not come back.
+    # that do not start again.
     relay: bool = False
     fault_time: float = 6.0  # seconds of faults before everything is healed
     # Longest wait in seconds of a message or a publish, in a run without faults; 0: there may be faults.
@@ -164,7 +164,7 @@ class Options:
     def drain_bound(self) -> float:
         """Return the seconds that a healed cluster may take to deliver and settle everything (promise G4).
 
-        A node that came back at the last moment waits out its quarantine; then a hold that was granted just before
+        A node that started at the last moment waits out its quarantine; then a hold that was granted just before
         runs out, or a delay ends, one that began again if a clock was set back; the rest is a few quorum rounds,
         and two rounds of anti-entropy.
         """
@@ -188,6 +188,6 @@ class Options:
     def turn_bound(self) -> float:
         """Return the seconds that a suspect takes alone in a delivery: FETCH, HOLD, ACK, their fsyncs, its handler.
 
-        Messages held by the thousand when their consumer died come back one by one.
+        Messages held by the thousand when their consumer died are redelivered one by one.
         """
         return (16 * (self.latency + self.distance) + 4 * self.fsync + 0.1) / max(1, self.consumers)

@@ -19,7 +19,7 @@ class Packet(NamedTuple):
     # Type of the message in it; with a ``?`` in front: what was drawn, such as when a broken link is noticed.
     kind: str
     number: int  # number of that kind that went before it from ``source`` to ``target``
-    # Seconds until it arrives; () if it is lost, two if it comes twice. For a number: that number.
+    # Seconds until it arrives; () if it is lost, two if it is duplicated. For a number: that number.
     delays: tuple[float, ...]
 
     @property

@@ -45,7 +45,7 @@ SILENCE = 0.2
 """Share of the calm seeds with a node that is silent most of the time."""
 
 GUESTS = 0.2
-"""Share of the seeds in which groups come with a FETCH."""
+"""Share of the seeds in which groups are made by a FETCH."""
 
 
 FIRST_NAMES = {
@@ -69,7 +69,7 @@ def draw_swarm(rng: random.Random, shapes: dict[tuple[int, int], int] = SHAPES) 
 
 
 def with_guests(rng: random.Random, options: Options) -> Options:
-    """Return options with groups that come with a FETCH, and times of day mostly off by less than any node warns of."""
+    """Return options with groups made by a FETCH, and times of day mostly off by less than any node warns of."""
     return dataclasses.replace(
         options,
         guests=rng.choice((1, 2, 2, 3)),
@@ -94,7 +94,7 @@ def draw_calm(rng: random.Random) -> Options:
     """Draw clusters without faults, in which clients publish, consume and ack, and nothing waits for long.
 
     In most seeds slots move meanwhile, and nodes are added, drained and removed. Connections keep their order, as TCP
-    does: a RELEASE that comes before its HOLD leaves a hold without a client. No session is closed for being idle. In
+    does: a RELEASE before its HOLD leaves a hold without a client. No session is closed for being idle. In
     half of the seeds each group has one client, so that no other client takes its messages. Holds are long, because a
     FETCH is parked for a tenth of its hold. In a fifth of the seeds a node is silent most of the time (`with_silence`).
     """
@@ -136,7 +136,7 @@ def with_silence(rng: random.Random, options: Options) -> Options:
 
     Several clients ask each other node for few messages at a time, and some keep theirs for long. So a conflict may
     leave a hold by the vote of the silent node, and the other node then takes the held messages for ready. The bound
-    allows some rounds that end at their timeout, as the third vote does not come.
+    allows some rounds that end at their timeout, as the third vote is missing.
     """
     return dataclasses.replace(
         options, consumers=rng.choice((4, 6)), fetch_messages=rng.choice((1, 2, 4)), producers=3, batches=45,
@@ -146,7 +146,7 @@ def with_silence(rng: random.Random, options: Options) -> Options:
 
 
 def draw_groups(rng: random.Random) -> Options:
-    """Draw small clusters in which groups come with a FETCH, are deleted and made again, without other faults.
+    """Draw small clusters in which groups are made by a FETCH, are deleted and made again, without other faults.
 
     In three of five seeds all clocks are right, so that a finding is not a clock's fault.
     """
@@ -225,7 +225,7 @@ def _draw_many(rng: random.Random, shapes: dict[tuple[int, int], int]) -> Option
         operators=max(options.operators, rng.choice((1, 2, 3)) if wide else 1),
     )
     if rng.random() < 0.16 and options.nodes == options.rf >= 3:
-        # Long enough for the one that is left to come out of quarantine before the other is back.
+        # Long enough for the quarantine of the one that is left to end before the other is back.
         brief = dataclasses.replace(options, relay=True, fault_time=8.0, hold_time_max=2.0)
         return dataclasses.replace(brief, hold_times=(options.hold_times[0], options.hold_times[0]))
     if rng.random() < 0.02:  # more runs of equal records than one chunk of a span map holds

@@ -86,7 +86,7 @@ class Sightings:
             self.observer.note_layout(self.name, topic)
 
     def discards(self, headers: Iterable[BatchHeader | None]) -> None:
-        """Count these batches as not stored: they are stored again if their payload comes back."""
+        """Count these batches as not stored: they are stored again if a peer sends their payload."""
         for header in headers:
             if header is not None:
                 self.stored.pop((header.partition, header.spans), None)
@@ -139,7 +139,7 @@ def check_deleted(
 ) -> None:
     """Check that nothing is left of deleted topics, once the node knows of the deletion: no state, no batch.
 
-    A batch that this start could not tell a topic of stays until the next one (`NodeCore.orphans`).
+    A batch for which this start had no topic stays until the next one (`NodeCore.orphans`).
     """
     over = topics.is_over
     gone = list(filter(over, topics.names))

@@ -1,7 +1,7 @@
 """Limits of a core's step and of a message: little, so that a short life sees work that takes several.
 
 In production a step votes on 128 runs of messages, which no run here ever has. With room for two of them, most of what
-a client asks goes in several steps: a client that leaves, a crash, a cut and a retry come in between.
+a client asks goes in several steps: a client that leaves, a crash, a cut and a retry are in between.
 """
 
 from __future__ import annotations

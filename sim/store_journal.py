@@ -1,7 +1,7 @@
 """Quorumq's own store under a simulated node, on a disk in memory.
 
 The disk loses and tears unsynced writes, and a power cut stops a commit at any of its operations. Bits flip only
-if the format can tell (sim/flips.py).
+if the format can detect it (sim/flips.py).
 """
 
 from __future__ import annotations

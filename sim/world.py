@@ -1,7 +1,7 @@
 """Time, the network and the history of one simulated run.
 
 A queue of events: nothing happens but the events in it, in order of time, ties in order of scheduling. There
-is one true time; every node and client has clocks of its own that run at other rates. All randomness comes
+is one true time; every node and client has clocks of its own that run at other rates. All randomness is
 from streams named after the seed and the concern. So one schedule gives one run, and `World.trace` is a
 hash over all of it.
 
@@ -201,7 +201,7 @@ class World:
                     del self.blocked[pair]
 
     def heal_network(self) -> None:
-        """Heal the network: nothing is lost, doubled or held back any more; packets under way still come."""
+        """Heal the network: nothing is lost, doubled or held back any more; packets under way are still delivered."""
         self.blocked.clear()
         self.loss = self.duplicate = self.spikes = 0.0
         self.healed = True

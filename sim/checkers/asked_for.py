@@ -2,7 +2,7 @@
 
 A FETCH may make its group unless the topic, when the FETCH is sent, is certain to make none. It is certain if it
 was created so, or a creation or a change to false was OK, and no write of true, or of the node's default, is under
-way or may still come about. A group must not exist if no creation of it was sent, failed ones aside, and each FETCH
+way or may still take effect. A group must not exist if no creation of it was sent, failed ones aside, and each FETCH
 that may have made it was sent at such a time. Only a line of a creation that names the RF says how the topic begins.
 If a history has no lines of a group's FETCHes, the group is judged while no request, with any outcome, has asked for
 true.

@@ -10,8 +10,8 @@ from quorumq.core.values.names import begins_ms_of
 from quorumq.history import Row
 
 Key = tuple[int, str, int]
-"""A message: partition number, producer id, sequence number. Topics are told apart by their producer ids'
-partitions."""
+"""A message: partition number, producer id, sequence number. The partitions of its producer id
+give its topic."""
 
 GroupKey = tuple[str, int, str, int]
 """A message as one group sees it."""

@@ -2,8 +2,8 @@
 
 The promise at the end of a drained run: an input whose ACK succeeded for a group that derived outputs from it has
 each of them in the other topic: delivered there, or a dead letter. Each is there under one id, with the same bytes,
-for any number of derivations; and nothing is delivered there that was not derived. That an acked output does not come
-again is the part of the checker of finality.
+for any number of derivations; and nothing is delivered there that was not derived. That an acked output is not
+delivered again is the part of the checker of finality.
 """
 
 from __future__ import annotations

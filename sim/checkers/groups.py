@@ -3,11 +3,11 @@
 The promise: once a rewind or a deletion was confirmed, no FETCH sent later delivers an older generation, but dead
 letters, and redriven messages, if the new one leaves them out; a generation delivers nothing from before its start; it
 counts attempts anew; a message published before a confirmed PURGE of it is not delivered later, unless the group was
-rewound or the message redriven (payload that a majority had reclaimed before a rewind may come back, `kept: false`:
-PURGE lists the messages of a majority); and in the end nothing is SKIPPED or PURGED without a request to purge (or, of
-a dead letter, to ack), or to make a group that begins with messages published from now on: a request for that skips
-messages sent before it was answered, or, if its outcome is unknown, before the group is confirmed by another one. A
-rewind to latest of unknown outcome is a PURGE, which may take effect at any later time.
+rewound or the message redriven (payload that a majority had reclaimed before a rewind may be stored again, `kept:
+false`: PURGE lists the messages of a majority); and in the end nothing is SKIPPED or PURGED without a request to
+purge (or, of a dead letter, to ack), or to make a group that begins with messages published from now on: a request
+for that skips messages sent before it was answered, or, if its outcome is unknown, before another one confirms the
+group. A rewind to latest of unknown outcome is a PURGE, which may take effect at any later time.
 
 That every message that a generation covers is delivered again is the part of the checker of loss.
 """

@@ -3,7 +3,7 @@
 Each message that a client gets took its tokens between its FETCH and its delivery. So the messages whose FETCHes and
 deliveries all lie in one window are counted against the tokens that all nodes together can have had in it. A limit is
 certain from its OK until another one, or a deletion of the group, is sent. If two were under way together, their order
-is not known. One with an unknown outcome may yet come.
+is not known. One with an unknown outcome may take effect later.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """No loss (promise G1): a message published with OK is delivered and settled, or is a dead letter, once all is drained.
 
 This is Jepsen's total-queue, with settling in place of taking out: an attempt with an unknown outcome may
-come out or not, a confirmed one must. It is judged once the run was drained to the end, for each group's generation at
-the end: messages in it must have been delivered and acked in it, with any outcome in an older one, or was purged.
+take effect or not, a confirmed one must. It is judged once the run was drained to the end, for each group's generation
+at the end: messages in it must have been delivered and acked in it, with any outcome in an older one, or was purged.
 If the first line says ``kept: false``, or the topic is created without retention, payload goes once no group
 needs it: then each group must have settled it in any generation, unless some generation left it out, and one that was
 created later only messages published after that was confirmed. A purge, and the ACK of a dead letter by its readers,
@@ -44,7 +44,7 @@ class NoLoss(TopicChecker, DrainedChecker, PublishChecker):
         self.created: dict[str, float] = {}  # groups that were created while the run went on, and when
         self.skips = Skips()
         self.unmade: dict[str, None] = {}  # groups with a request for a deletion
-        self.guests: dict[str, None] = {}  # groups that may come with a FETCH
+        self.guests: dict[str, None] = {}  # groups that a FETCH may make
         self.groups: dict[str, None] = {}
         # Groups that began with a generation: since when, by node.
         self.known: dict[str, dict[str, float]] = {}

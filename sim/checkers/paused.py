@@ -19,7 +19,7 @@ class PausedGroups(Checker):
         self.since: dict[str, float] = {}  # time of the OK of the pause that is certain, by group
         self.resumed: dict[
             str, float
-        ] = {}  # when the last resumption, or deletion, was sent that may yet come about
+        ] = {}  # when the last resumption, or deletion, was sent that may yet take effect
         self.sent: dict[tuple[str, int], float] = {}
         self.open: dict[str, dict[tuple[str, int], None]] = {}  # resumptions without a known outcome
 

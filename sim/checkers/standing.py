@@ -205,7 +205,7 @@ class CreationsStand(TopicChecker, DrainedChecker, PublishChecker):
                 yield key
 
     def is_one(self, group: str, standing: Standing) -> None:
-        """Check that all deliveries are of one generation, and that acked messages do not come again."""
+        """Check that all deliveries are of one generation, and that acked messages are not delivered again."""
         since, until = standing.since, standing.until
         seen: dict[int, tuple[float, str]] = {}
         for call in self.requests[group].values():

@@ -82,7 +82,7 @@ class Caller(Client):
     ) -> None:
         """Note one CREATE or ALTER, and send it; again if others changed the topic since it was seen.
 
-        If its outcome is unknown, it may still come about.
+        If its outcome is unknown, it may still take effect.
         """
         implied: dict[str, Any] = {"defaults": defaults} if defaults else {}
         if isinstance(request, m.CreateTopic):
@@ -126,7 +126,7 @@ class Caller(Client):
         return call
 
     def reaches(self, call: Call, deletions: int) -> None:
-        """Note that the request may reach the topic that comes after ``deletions`` deletions."""
+        """Note that the request may reach the topic after ``deletions`` deletions."""
         for rf in self.topics.rfs:
             if call.rf in (0, rf):
                 self.invoke(call, label_of("jobs", rf, deletions, self.options))

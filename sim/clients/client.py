@@ -158,7 +158,7 @@ class Client:
         return self.ops
 
     def on_timeout(self, op: int, _: object = None) -> None:
-        """Hang up, as no answer came in time; the node may hear it."""
+        """Hang up when there is no answer in time; the node may learn of it."""
         if op not in self.pending:
             return
         if self.paused_until > self.world.time:

@@ -1,4 +1,4 @@
-"""Consumers of groups that come with a FETCH: they wait for the run to begin them, several at once."""
+"""Consumers of groups made by a FETCH: they wait for the run to begin them, several at once."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Guest(Consumer):
 
 
 def guests_of(around: Surroundings) -> list[Guest]:
-    """Return the consumers of all groups that come with a FETCH: two or three each, which begin it alike or not."""
+    """Return the consumers of all groups made by a FETCH: two or three each, which begin it alike or not."""
     options, rng = around.options, around.world.stream("guests")
     guests: list[Guest] = []
     for number in range(options.guests):

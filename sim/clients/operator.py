@@ -340,7 +340,7 @@ class Operator(Caller):
         return EPOCH_MS + int(1000 * self.world.time * self.rng.random()) if start == "time" else 0
 
     def set_group(self, group: str, start: str, from_ms: int, *, rewind: bool, node: str = "") -> None:
-        """Send one request; again if others changed the group since. If it is unknown, it may still come about."""
+        """Send one request; again if others changed the group since. If it is unknown, it may still take effect."""
         node = node or self.node()
         request = self.as_seen(m.SetGroup("jobs", group, start, from_ms, rewind), "jobs", node)
         if request is None:

@@ -49,7 +49,7 @@ class Surroundings:
 
     Attributes:
         groups: groups that read the topic.
-        guests: groups that come with a FETCH, if at all, while the run goes on.
+        guests: groups made by a FETCH, if at all, while the run goes on.
         on_closing: called with a node when a change through it is to make the topic make no groups by itself.
         on_closed: called when that is confirmed.
         keeps: True if payload is kept as long as the run lasts.

@@ -1,9 +1,9 @@
 """A consumer whose process dies on a poison message, and loses all that it has in hand.
 
-It keeps some messages in stock, as the client library does, but nothing beside a lot of suspects, and makes room where
-some wait. A dead process reports nothing of its messages. A supervisor starts it again at once. If workers come and go,
-they join late, and one may stop: it gives back its messages in hand as interrupted, as a pool does when its grace is
-over, and comes again as another process. Each life has a name of its own in the history.
+It buffers some messages, as the client library does, but nothing beside a lot of suspects, and makes room if some wait.
+A dead process reports nothing of its messages. A supervisor starts it again at once. If workers join and leave, they
+join late, and one may stop: it gives back its messages in hand as interrupted, as a pool does when its grace is over,
+and is started as another process. Each life has a name of its own in the history.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sim.clients.surroundings import Surroundings
 HANDLING_S = 0.02
 RESTART_S = 0.3
 LATE_S = 2.0
-"""Most seconds that a worker joins late if workers come and go."""
+"""Most seconds that a worker joins late if workers join and leave."""
 
 
 def is_poison(seq: int, share: float) -> bool:
@@ -78,7 +78,7 @@ class Worker(Consumer):
         self.fetch()
 
     def end(self, rejected: tuple[ReceiptPart, ...] = ()) -> None:
-        """End all connections; messages in hand are lost, if not ``rejected``. Then the worker comes again."""
+        """End all connections; messages in hand are lost, if not ``rejected``. Then the worker starts again."""
         for op in list(self.pending):
             self.give_up(op)
         if rejected:

@@ -118,7 +118,7 @@ class Journals:
         return layout._replace(number=number, made=made, slots=slots, before=before, epoch=number)
 
     def load(self, records: Records, node: NodeId, now: Now, nonce: int = 0) -> NodeCore:
-        """Make a core from a journal; ``nonce`` tells its starts from those of another directory."""
+        """Make a core from a journal; ``nonce`` makes its starts different from those of another directory."""
         scenario, config = self._scenario, self.config_of(node)
         changed = replace(
             config, nodes=scenario.nodes, hold_time_max=SHORTER_S if scenario.shorter_holds else HOLD_S

@@ -91,7 +91,7 @@ class Machine:
         link = state.links.get(to)
         if link is None or (not self._setup and self._traffic.is_lost(message)):
             return
-        # Only what tells a new slot has to say which ballots its sender may have granted.
+        # Only an answer to a new slot has to say which ballots its sender may have granted.
         stamp = state.clock.value if isinstance(message, ResyncReply) else 0
         envelope = Envelope(state.me, state.incarnation, to, link, stamp, message)
         self.sent.append(self._traffic.message(envelope))

@@ -1,7 +1,7 @@
 """The states of single nodes, and the steps between them.
 
 A node's step depends on its own state, the event and the time alone, so each such step runs the real
-core once and is then looked up. This is where the speed comes from: a cluster has far more states than each of its
+core once and is then looked up. This makes the explorer quick: a cluster has far more states than each of its
 nodes has.
 """
 

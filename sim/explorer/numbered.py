@@ -16,7 +16,7 @@ class Numbered(Generic[T]):
         self._numbers: dict[Hashable, int] = {}
 
     def number(self, value: T, key: Hashable = None) -> int:
-        """Return the number of ``value``: of the first that came with this key, which is the value itself if None."""
+        """Return the number of ``value``: of the first one with this key, which is the value itself if None."""
         if key is None:
             key = value
         number = self._numbers.get(key)

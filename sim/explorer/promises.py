@@ -176,7 +176,7 @@ def kept_payload(world: World, locals_: Locals) -> str:
 
 def group_stands(world: World, locals_: Locals, observed: Observations) -> str:
     """Check SETGROUP, BEGIN: the OK creation of the group is at a majority, of the nodes and of each replica
-    set; and of a group from latest what was there before is skipped, and nothing that came later."""
+    set; and of a group from latest what was there before is skipped, and no later message."""
     every = [world.nodes.locals[local] for local in locals_]
     if not is_asked_for(observed) and any(node_state.group is not None for node_state in every):
         return "forbidden: a group is there that only a FETCH has asked for, after none was to make one"

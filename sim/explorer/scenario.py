@@ -18,7 +18,7 @@ Script = tuple[tuple[object, ...], ...]
 Each is an action, by its first words, such as ``("fetch", "a")``, ``("ask", "b", "dead", 0)`` or ``("tick",)``; or
 ``("deliver", "Hold", "a", "b")``, the newest message of that kind between those two; or ``("may", *step)``, if it is
 possible; or ``("settle",)``: everything is
-delivered, in order, until nothing new comes of it.
+delivered, in order, until there is nothing new.
 """
 
 TICK_S = 1.0
@@ -37,7 +37,7 @@ START = 1000.0
 
 WALL_MS = 1_700_000_000_000
 NEVER = 1e9
-"""A timeout that does not come by itself: the explorer decides when a round gives up."""
+"""A timeout that never ends by itself: the explorer decides when a round gives up."""
 
 
 class ExplorerError(Exception):
@@ -55,7 +55,7 @@ class Budget:
 
     ticks: int = 0  # ticks of the clock
     attempts: int = 2  # FETCHes of one message each, of clients that have nothing in hand
-    # Crashes; a crashed node comes back from its journal at once and links up later, peer by peer.
+    # Crashes; a crashed node starts from its journal at once and links up later, peer by peer.
     restarts: int = 0
     clean_stops: int = 0  # clean stops, each followed by a start
     # Disks lost, each followed by a resync in one step, from the nodes of ``wiped_hears``; empty: from all
@@ -63,7 +63,7 @@ class Budget:
     wipes: int = 0
     # Disks lost, each followed by a resync whose messages are like any others.
     resyncs: int = 0
-    # Directories that come back as they were when the exploration began, somewhere else.
+    # Directories that are restored to their state when the exploration began, at another location.
     restores: int = 0
     acks: int = 0  # these and the next four: requests of the client
     rejects: int = 0
@@ -106,7 +106,7 @@ class Scenario:
     # Nodes that have the message at the start (it is durable there); empty: every replica.
     stored_on: tuple[NodeId, ...] = ()
     unaware: tuple[NodeId, ...] = ()  # nodes that have not heard of the topic at the start
-    coordinators: tuple[NodeId, ...] = ()  # through which nodes FETCHes come; empty: every replica
+    coordinators: tuple[NodeId, ...] = ()  # nodes that FETCHes are sent to; empty: every replica
     # Through which nodes the client settles (ACK, REJECT, EXTEND, LEAVE, REDRIVE); empty: every node.
     via: tuple[NodeId, ...] = ()
     restart_nodes: tuple[NodeId, ...] = ()  # nodes that may crash; empty: every node
@@ -131,7 +131,7 @@ class Scenario:
     give_up: bool = True  # True if a round may time out at any moment (else: never)
     # True if a FETCH may also take its ballot from a clock that lags behind all others.
     low_clocks: bool = False
-    # True if an fsync of a node that may crash is a step of its own, and a crash loses all that came after it.
+    # True if an fsync of a node that may crash is a step of its own, and a crash loses all that was written after it.
     unsynced: bool = False
     max_deliveries: int = 5  # maximum of the topic
     shorter_holds: bool = False  # True if each start tries a lower hold_time_max first

@@ -64,7 +64,7 @@ class Walk:
         self.take(lambda step: step == ("deliver", newest), f"{kind} {sender} -> {to}")
 
     def settle(self) -> None:
-        """Deliver everything, in order, until nothing new comes of it."""
+        """Deliver everything, in order, until there is nothing new."""
         for _ in range(200):
             before = self.state
             for step in self.explorer.steps(self.state):

@@ -62,7 +62,7 @@ def _tidy_timers(core: NodeCore, now: Now) -> None:
     for partition, replica in replicas.items():
         ends: dict[tuple[str, Span, Owner], float] = {}
         for time, group, span, owner in grants[partition]:
-            # Earlier timers of this owner would only be set again to its deadline when they come.
+            # Earlier timers of this owner would only be set again to its deadline when due.
             ends[group, span, owner] = max(time, ends.get((group, span, owner), 0.0))
         for view in replica.views.with_holds():
             # There is one message. No node asks for holds that their owner gave up, unless the owner was a rival.
@@ -84,7 +84,7 @@ def _in_order(timers: Iterable[tuple[float, Any]]) -> list[tuple[float, int, Any
 
 
 def _matters(core: NodeCore, time: float, timer: tuple[object, ...], now: Now) -> bool:
-    """Return True if a timer may still do something when it comes. One of an unknown kind may."""
+    """Return True if a timer may still do something when it is due. One of an unknown kind may."""
     match timer:
         case ("round", number):
             return number in core.context.rounds

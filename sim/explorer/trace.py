@@ -64,7 +64,7 @@ OPERATORS = {
 def explain(explorer: Explorer, path: list[Step]) -> list[str]:
     """Return ``path``, from the scenario's first state, one line per step, and the broken promise at the end."""
     teller = Teller(explorer)
-    for _, after, _ in path:  # ballots that are taken on behalf of another node: their deliveries tell
+    for _, after, _ in path:  # ballots that are taken on behalf of another node: their deliveries name them
         for index, attempt in enumerate(explorer.observations(after).attempts):
             if attempt.receipt is not None:
                 teller.names.setdefault(attempt.receipt.owner.ballot, f"a{index}")

@@ -8,8 +8,8 @@ from sim.explorer.scenario import Scenario
 
 NOT_SENT: tuple[type, ...] = (m.Heartbeat, m.SyncRegisters, m.SyncTopics, m.ReleaseReply, m.PutTopic)
 """Messages that are always lost here, and news of groups. Heartbeats and registers say nothing new in these clusters; a
-lost Released only has the RELEASE repeated in front of the next HOLD. Comparisons of anti-entropy that come with a new
-link are lost, too, unless the scenario has anti-entropy in it."""
+lost Released only has the RELEASE repeated in front of the next HOLD. Comparisons of anti-entropy that a new
+link begins are lost, too, unless the scenario has anti-entropy in it."""
 
 NOT_SENT_OF_OPERATORS = (m.Heartbeat, m.SyncRegisters, m.SyncTopics, m.SyncDigests, m.HoldsRequest)
 """Not sent if operators work on topics: there are no holds. For registers, the writes of rounds are enough."""

@@ -1,4 +1,4 @@
-"""The nodes of a cluster together: how they begin, find each other, and come back without their disk."""
+"""The nodes of a cluster together: how they begin, find each other, and start again without their disk."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ LOOK_S = 0.1
 
 
 class Inflicter:
-    """Hurts one cluster that runs, writes that into a history, and tells of each fault.
+    """Inflicts faults on a running cluster, writes them into a history, and prints each.
 
     Attributes:
         met: number of faults of each kind that met a node that served.

@@ -54,7 +54,7 @@ def draw_real(seed: int, nodes: int, seconds: float) -> Schedule:
             fault, calm = shapes.pop()(rng, names, round(begin + rng.uniform(1.0, 3.0), 3))
             shown.append(fault)
             calms.append((begin - HOLD_S, calm))
-            end -= HOLD_S  # leaves time for messages at work when the next one comes
+            end -= HOLD_S  # leaves time for messages at work before the next one
         brief = dataclasses.replace(options, fault_time=max(1.0, (end - calm) / STRETCH) + 1e-3, slow=0.1)
         drawn: tuple[Fault, ...] = ()
         while not drawn:  # a window without faults shows nothing

@@ -332,7 +332,7 @@ class Trial:
 
 
 class DeliveryWriter(HistoryWriter):
-    """A history that tells the run when a message was handed over."""
+    """A history that also notes for the run when a message was handed over."""
 
     def __init__(self, trial: Trial, path: Path, **options: Any) -> None:
         self.trial = trial

@@ -53,13 +53,13 @@ def numbers(topic: str, pause: float, batch: int = 1) -> Callable[[Client], Awai
 
 
 class Again(Exception):
-    """The message is to come once more."""
+    """The message is to be delivered once more."""
 
 
 def work_s(number: int, attempt: int) -> float:
     """Return the seconds that the handler of a message takes: at the first attempt some take most of their hold.
 
-    So at any time some messages are in hand. A message that comes again is done at once, as it may have to come alone.
+    So at any time some messages are in hand. A redelivered message is done at once, as it may have to be alone.
     """
     if number % SLOW != SLOW // 2 or attempt > 1:
         return 0.005
@@ -68,7 +68,7 @@ def work_s(number: int, attempt: int) -> float:
 
 
 async def handle(message: Message) -> None:
-    """Handle a message: most are fine, some take long, some come again, some are dead letters."""
+    """Handle a message: most are fine, some take long, some are redelivered, some are dead letters."""
     number = int(message.payload)
     if number % 40 == 0:
         raise ValueError("every fortieth is given up")

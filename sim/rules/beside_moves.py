@@ -100,7 +100,7 @@ FIVE = (A, B, C, D, E)
 
 
 def told_and_emptied(name: str, about: str, steps: Script) -> Scenario:
-    """Return a scenario in which c moves the only slot to d, by these steps, and loses its disk once it has told d."""
+    """Return a scenario: c moves the only slot to d, by these steps, and loses its disk once d has its state."""
     return Scenario(
         name,
         about,

@@ -65,7 +65,7 @@ DELIVERED_AFTER: Script = (
     ("may", "deliver", "Hold", B, D),
     ("may", "deliver", "HoldReply", D, B),
 )
-"""c's slot goes to d, which a and b tell; a0 is delivered by the votes of b and d."""
+"""c's slot goes to d, which has the state of a and b; a0 is delivered by the votes of b and d."""
 
 
 def moving(name: str, about: str, script: Script, **more: object) -> Scenario:

@@ -22,7 +22,7 @@ def answered(ask: str, answer: str, caller: NodeId, *others: NodeId) -> Script:
 
 
 def promised(caller: NodeId, *others: NodeId) -> Script:
-    """Return steps in which these voters promise the stamp of a change of settings, and tell their registers."""
+    """Return steps in which these voters promise the stamp of a change of settings, and send their registers."""
     return answered("RegistersRequest", "RegistersReply", caller, *others)
 
 

@@ -148,12 +148,12 @@ class Together(Turns):
         self._joined.pop(descriptor, None)
 
     def ready(self, descriptor: int) -> None:
-        """Note that bytes have come on a line: the network's next turn reads them."""
+        """Note that a line has bytes: the network's next turn reads them."""
         self._ready[descriptor] = None
         self._network.soon(self)
 
     def turn(self) -> None:
-        """Read the bytes that have come."""
+        """Read the bytes of lines that have some."""
         events: list[Event] = []
         ready, self._ready = self._ready, {}
         try:

@@ -95,7 +95,7 @@ class Shrinker:
 
     Attributes:
         first: the one that it began with.
-        done: True if it came to its end before its time did.
+        done: True if it completed before its time was over.
     """
 
     def __init__(
