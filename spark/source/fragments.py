@@ -36,7 +36,7 @@ INT64_MAX: Final = (1 << 63) - 1
 
 
 class Names(dict[T, int]):
-    """Numbers for values, in the order in which they came: a new value gets the next one."""
+    """Numbers for values, in the order of their first use: a new value gets the next one."""
 
     def __missing__(self, value: T) -> int:
         return self.setdefault(value, len(self))

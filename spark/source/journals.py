@@ -212,7 +212,7 @@ class Decoded:
     Attributes:
         records, batches: the topic partitions whose records and batches are read; None for all.
         rows: numbers that the reader gave a RecordsMerged, by a hash of it, less the durable offset before it.
-        latest: the hash of the record that came last; None if it has none.
+        latest: the hash of the last record; None if it has none.
         repeated: a segment's snapshot need not be decoded, because the segment before was read.
         again: the numbers of the records that were passed over since, because they are in ``rows``.
     """
@@ -229,7 +229,7 @@ class Decoded:
         self.again: list[tuple[int, int]] = []
 
     def note(self, first: int, stop: int) -> None:
-        """Give the record that came last the numbers from ``first`` to ``stop``."""
+        """Give the last record the numbers from ``first`` to ``stop``."""
         if len(self.rows) >= self.MOST:
             self.rows.clear()
         if self.latest is not None:
@@ -361,7 +361,7 @@ def decoded(name: str, frame: Frame) -> Any:
 
 
 def batch_of(name: str, frame: Frame) -> tuple[BatchStored, BatchMoved | None]:
-    """Return the batch of a frame that has one, and the BatchMoved that it came in."""
+    """Return the batch of a frame that has one, and the BatchMoved that it is in."""
     record = decoded(name, frame)
     if isinstance(record, BatchMoved):
         return record.stored, record

@@ -1,7 +1,7 @@
 """Tables out of a running cluster, by PEEK alone: nothing is held, counted or consumed.
 
 One Spark task looks at one topic partition. It asks each replica for spans first, which costs little, so that it knows
-the messages of each. Then it asks one after the other for bodies, page by page, until all listed messages have come.
+the messages of each. Then it asks one after the other for bodies, page by page, until it has all listed messages.
 It keeps only spans in memory; a page is at most 8 MiB.
 """
 

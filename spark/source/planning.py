@@ -281,7 +281,7 @@ class _Planner:
         """Take in an older segment's batches and registers, because the newest one's record of them is damaged."""
         plan = SegmentPlan(entry.segment, entry.bytes, newest=False, state=True, holes=holes)
         with OpenFile(self.path, entry.segment) as file:
-            for frame in frames_of(file, plan, self.node, directory, ignore):  # problems come when it is read
+            for frame in frames_of(file, plan, self.node, directory, ignore):  # it reports problems
                 self._take(file, entry.segment, frame)
 
 
@@ -297,9 +297,7 @@ def take_pages(
     if footer is not None and not footer.pages:
         return
     plan = SegmentPlan(entry.segment, entry.bytes, newest=False, state=False, holes=holes)
-    for frame in frames_of(
-        file, plan, "", directory, ignore, Decoded((), ())
-    ):  # damage comes when it is read
+    for frame in frames_of(file, plan, "", directory, ignore, Decoded((), ())):  # it reports damage
         if frame.type in PAGE_TYPES:
             registers.take(decoded(file.name, frame))
 

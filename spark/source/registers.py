@@ -1,7 +1,7 @@
 """Topics and groups as the journals of several nodes have them, merged.
 
 A deleted name is in a register of its own, or packed with others (quorumq/core/cluster/deleted_names.py). A node that
-was away has the register from before: its messages and dead letters do not come back by that.
+was away has the older register: that does not restore its messages and dead letters.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ here. They begin with `letters`, a dead letter a row, which the job stores first
 columns that it needs: `cube`, `sketches`, `repeated`, `again` and `fetched`. All tables are made of their results.
 
 One failure may be nearly all rows. So the cube groups over numbers and times only (Spark keeps those in one hash map
-and adds partial sums before it shuffles), samples and quantiles come from sketches of a fixed size, and no list grows
+and adds partial sums before it shuffles), samples and quantiles are from sketches of a fixed size, and no list grows
 with the number of rows. Sketches are not part of the cube, because Spark would then sort all rows of both.
 """
 
@@ -294,8 +294,8 @@ def fetched(
 ) -> DataFrame:
     """Return the samples, with ``rank``, and the messages to redrive, with ``planned``, the rank of their decision.
 
-    DEATHS, SKETCHES and `spark.transforms.plan.DECISIONS` in. Texts come with samples only. Of the first sample of a
-    kind come ``payload_bytes`` bytes of key and payload, and the headers, if that is not 0.
+    DEATHS, SKETCHES and `spark.transforms.plan.DECISIONS` in. Only samples have texts. The first sample of a kind
+    has ``payload_bytes`` bytes of key and payload, and the headers, if that is not 0.
     """
     names = ("id", "group", "generation", "n")
     chosen = sketches.where(F.col("failure").isNotNull()).select(

@@ -1,6 +1,6 @@
 """Decisions about each kind of failure.
 
-A redrive that comes too early makes the same dead letters again; one that never comes loses work. The rules are a list,
+A redrive that is too early makes the same dead letters again; without one work is lost. The rules are a list,
 read from the top; the first that matches decides. Reasons against a redrive stand above reasons for it. The rules know
 only the dead letters. A person who knows more overrides them by name.
 """
@@ -203,7 +203,7 @@ def messages(fetched: DataFrame, count: int) -> DataFrame:
 
     Args:
         fetched: samples and messages.
-        count: number of messages, about. They come in pieces of some ROWS_AT_ONCE, one after the other: left to itself
+        count: number of messages, about. They are in pieces of some ROWS_AT_ONCE, one after the other: left to itself
             Spark makes pieces by their packed size, and one may not fit in a small Java.
     """
     order = (F.col("planned").asc(), F.col("published_at").asc_nulls_first(), F.col("id").asc())

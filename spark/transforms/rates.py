@@ -40,7 +40,7 @@ def rates(counts: DataFrame, begin: datetime, end: datetime, seconds: int) -> Da
     """Return deaths of each group over time, empty buckets included, with bursts marked: COUNTS in, RATES out.
 
     A bucket's score says by how many standard deviations it is above the usual: deaths n become y = 2·sqrt(n + 3/8),
-    whose deviation is 1 if deaths come independently (Anscombe), and the score is (y - median) / max(1, 1.4826·MAD).
+    whose deviation is 1 if deaths are independent (Anscombe), and the score is (y - median) / max(1, 1.4826·MAD).
     Median and MAD, because a burst must not raise its own measure; at least 1, because a flat line has MAD 0.
     A burst has `burst_score`, at least `burst_deaths` in its bucket, and at least `burst_buckets` to compare with.
 
