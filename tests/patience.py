@@ -1,4 +1,4 @@
-"""Waiting in tests for events that must come."""
+"""Waiting in tests for events that must happen."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 PATIENCE_S = 900.0
 """Limit for a test that hangs. No test takes as long, at a quarter of a machine's speed and beside other work. Tests
-assert the order of events, and not how soon they come."""
+assert the order of events, and not how soon they happen."""
 
 POLL_S = 0.05
 

@@ -226,7 +226,7 @@ def from_nowhere(rows: list[Row]) -> list[Row] | None:
 
 
 def after_ack(rows: list[Row]) -> list[Row] | None:
-    """A message comes again long after its ACK."""
+    """A message is delivered again long after its ACK."""
     at = _delivery(rows)
     if at is None:
         return None

@@ -88,7 +88,7 @@ class Story:
         return self.add(who, "list", at, **fields, state=state, complete=True)
 
     def inventory(self, at: float) -> Story:
-        """A complete listing of the dead letters came to its end, 10 ms after it began."""
+        """A complete listing of the dead letters ended, 10 ms after it began."""
         where = {"topic": "t", "partition": 0, "group": "g", "spans": [], "state": "dead"}
         return self.add("client:p", "list", at, **where, complete=True, asked=at - 0.01)
 

@@ -1,4 +1,4 @@
-"""Clocks are placed by which events came before which: the truth is inside each interval, even if clocks are wrong."""
+"""Clocks are placed by the order of events: the truth is inside each interval, even if clocks are wrong."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from tests.patience import PATIENCE_S, until
 pytestmark = pytest.mark.soak  # the extra is installed there
 
 QUIET_S = 0.5
-"""Seconds in which a message that must not come would have come."""
+"""Seconds in which a message that must not be delivered would have been."""
 
 
 @pytest.fixture
@@ -384,7 +384,7 @@ def test_a_topic_that_was_deleted_is_created_anew_by_the_next_publish() -> None:
 
 
 class Slow:
-    """A consumer whose message comes while it is stopped."""
+    """A consumer whose message is delivered while it is stopped."""
 
     inner: Any
 

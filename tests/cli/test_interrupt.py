@@ -120,7 +120,7 @@ def test_the_second_ctrl_c_ends_what_cannot_be_cancelled(shell: Shell, start: Ca
         running.process.wait(0.5)
     end = time.monotonic() + PATIENCE_S
     while time.monotonic() < end and running.process.poll() is None:
-        running.process.send_signal(signal.SIGINT)  # one that comes before the first was heard is the same
+        running.process.send_signal(signal.SIGINT)  # one before the first was handled is the same
         with suppress(subprocess.TimeoutExpired):
             running.process.wait(1.0)
     assert running.process.poll() == -signal.SIGINT, "which a shell tells as 130"

@@ -22,7 +22,7 @@ class Answer(NamedTuple):
 
 
 class Registers:
-    """The part of a client that is asked: one register after another, as nodes come to know them."""
+    """The part of a client that is asked: one register after another, as nodes learn them."""
 
     def __init__(self, *registers: Topic) -> None:
         self.registers = list(registers)

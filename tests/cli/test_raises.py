@@ -1,4 +1,4 @@
-"""`quorumq topics alter --rf`: what is there, and what is to come."""
+"""`quorumq topics alter --rf`: the present replicas, and those to be added."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from quorumq.node.problems import DISK_ROOMS, move_lines, problems
 
 
 def node(number: int, **fields: Any) -> dict[str, Any]:
-    """A node of three as `survey` tells of it, with everything at its usual width."""
+    """A node of three as `status` reports it, with everything at its usual width."""
     name = f"n{number}"
     return {
         "node": name,

@@ -28,10 +28,10 @@ class FakeCluster(Cluster, Network):
     Attributes:
         refuse: addresses without a listener.
         mute: nodes that read everything and answer nothing.
-        lose: told (node, request) of each request that was carried out; where it is true the connection ends instead
-            of the reply being sent.
-        answer: told (node, request) of each request; what it returns is answered instead of carrying it out.
-        asked: every request that came, with its node.
+        lose: called with (node, request) of each request that was carried out; if it returns true the connection ends
+            instead of the reply being sent.
+        answer: called with (node, request) of each request; its result is answered instead of carrying it out.
+        asked: every request received, with its node.
     """
 
     tick_s = None

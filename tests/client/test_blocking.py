@@ -205,7 +205,7 @@ def test_ready_messages_are_taken_without_waiting(client: Client) -> None:
             payloads += [
                 message.payload for messages in consumer.batches(5, timeout=0) for message in messages
             ]
-        # On a busy machine a round of holds may be lost, and younger messages come first.
+        # On a busy machine a round of holds may be lost, and younger messages are delivered first.
         assert sorted(payloads) == [b"%d" % number for number in range(1, 10)]
         assert consumer.next(timeout=0) is None
 
@@ -363,7 +363,7 @@ def test_interruption_loses_nothing(client: Client, monkeypatch: pytest.MonkeyPa
                 messages += next(batches)
             assert [message.attempt for message in messages] == [
                 1
-            ] * 10  # the expired one comes as the second
+            ] * 10  # the expired one is delivered as the second
             assert consumer.inner.unsettled == 10
 
 

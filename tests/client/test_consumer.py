@@ -111,12 +111,12 @@ async def test_a_message_whose_deadline_has_passed_is_never_handed_over() -> Non
                     await take(consumer, 1)
                     raise AssertionError("handed over after its deadline")
                 assert consumer.expired == 4
-                # The holds run out, of what was handed over too, and all of it comes again.
+                # The holds run out, of what was handed over too, and all of it is redelivered.
                 again = []
                 for _ in range(10):
                     again += await take(consumer, 1)
                     assert again[-1].is_live
-                    await again[-1].ack()  # the expired message comes alone
+                    await again[-1].ack()  # the expired message is alone
                 assert sorted(message.payload for message in again) == [b"%d" % i for i in range(10)]
 
 
@@ -870,7 +870,7 @@ async def test_fetch_fails_over() -> None:
         assert len(await client.fetch("jobs", "g")) == 1
 
 
-# ---------------------------------------------------------------------- patterns, partitions to come
+# ------------------------------------------------------------------------ patterns, later partitions
 
 
 async def test_a_pattern_brings_what_matches_and_what_is_made_later() -> None:
@@ -902,7 +902,7 @@ async def test_a_pattern_that_matches_nothing_is_no_error() -> None:
 
 
 async def test_partitions_made_later_are_written_and_read_without_a_restart() -> None:
-    """Five nodes, so that the partitions have several replica sets, and new ones come with new partitions."""
+    """Five nodes, so that the partitions have several replica sets, and new partitions have new ones."""
     async with (
         jobs(nodes=5, partitions=2) as (_, client),
         client.consumer("jobs", "g") as consumer,

@@ -182,7 +182,7 @@ async def test_metadata_of_several_pages_is_one_answer(monkeypatch: pytest.Monke
 
 
 async def test_a_consumer_goes_on_with_the_new_generation() -> None:
-    """Messages in hand cannot be acked: an outcome. Buffered ones are released and come again."""
+    """Messages in hand cannot be acked: an outcome. Buffered ones are released and redelivered."""
     async with jobs(40) as (cluster, client):
         async with client.consumer("jobs", "g", hold_time=5.0, prefetch=20) as consumer:
             first = await take(consumer, 10)

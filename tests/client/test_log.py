@@ -89,7 +89,7 @@ async def test_a_failed_release_is_logged(caplog: pytest.LogCaptureFixture) -> N
         await publish(client, 20)
         cluster.answer = failing("usage", times=1_000, of=ReleaseRequest)
         async with client.consumer("jobs", "g") as consumer:
-            for _ in range(2):  # the second time, more are fetched for when it comes back
+            for _ in range(2):  # the second time, more are fetched for its next call
                 (message,) = await consumer.take(1)
                 await message.ack()
             await trio.testing.wait_all_tasks_blocked()

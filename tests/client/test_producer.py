@@ -386,7 +386,7 @@ async def test_a_closed_producer_id_fails_its_batches_and_the_next_go_under_a_ne
 
 @pytest.mark.parametrize("first_answer", ["lost", "outcome-unknown"])
 async def test_a_batch_that_may_be_stored_is_not_reported_as_refused(first_answer: str) -> None:
-    """Told that its session was closed before it was stored, the application would publish it a second time."""
+    """If the error said that its session was closed before it was stored, the application would publish it again."""
     async with jobs() as (cluster, client):
         async with client.producer("jobs") as producer:
             first = await producer.publish(b"0")

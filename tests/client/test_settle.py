@@ -1,4 +1,4 @@
-"""Settling: acks that go together, verdicts that are told apart, retries that promise no more than is true."""
+"""Settling: acks sent together, one result for each verdict, retries that promise no more than is true."""
 
 from __future__ import annotations
 
@@ -477,7 +477,7 @@ async def test_an_extension_takes_away_no_failure_of_an_ack_at_the_same_time() -
 
 
 async def test_an_extension_counts_from_before_it_was_sent() -> None:
-    """docs/protocol.md, EXTEND: the client's stamp on this request, not when the answer came."""
+    """docs/protocol.md, EXTEND: the client's stamp on this request, not the time of the answer."""
     async with fake_cluster() as cluster:
         skew = 0.0
         async with connected(cluster, clock=lambda: trio.current_time() + skew) as client:
@@ -658,7 +658,7 @@ async def test_a_peek_goes_on_at_another_replica_without_doubles(monkeypatch: py
         cluster.hear_all()
         for _ in range(3):
             await publish(other, 1)
-        await trio.sleep(30.0)  # to c the first one came last
+        await trio.sleep(30.0)  # c has the first one last
         shown = []
         async for item in client.peek("jobs", "g", "all"):
             shown.append(item.peeked.span)

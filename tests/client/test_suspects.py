@@ -257,7 +257,7 @@ async def test_a_suspect_goes_before_what_waits_already_and_alone() -> None:
     async with with_suspects(1, 0) as (_, client):
         await client.create_topic("others")
         async with client.consumer(["jobs", "others"], "g", hold_time=30.0) as consumer:
-            assert await consumer.take(2, timeout=0.0) == []  # a caller that may come back has both fetched
+            assert await consumer.take(2, timeout=0.0) == []  # a caller that may ask again has both fetched
             await publish(client, 1, topic="others")
             await trio.sleep(RUNS_OUT_S)
             for topic in ("jobs", "others"):

@@ -154,7 +154,7 @@ def calls(client: Client, message: Any) -> dict[str, Callable[[Any], Any]]:
 
 
 async def test_odd_values_raise_what_a_caller_expects_and_no_error_of_the_insides() -> None:
-    """An AttributeError or a RecursionError came from inside, or a task in the background ended the client."""
+    """The library raised an AttributeError or a RecursionError, or a task in the background ended the client."""
     async with jobs(60) as (_, client):
         client.timeout = 1.0
         (message,) = await client.fetch("jobs", "g", max_messages=1, max_wait=1.0)

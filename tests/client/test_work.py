@@ -824,7 +824,7 @@ async def test_a_pool_that_is_refused_for_good_ends_after_a_while() -> None:
 
 
 # ----------------------------------------------------------------------------------- threads
-# In real time: virtual time does not wait for a thread, and holds and signals would come before its end.
+# In real time: virtual time does not wait for a thread, and holds and signals would be over before its end.
 
 
 def working(

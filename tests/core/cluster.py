@@ -170,13 +170,13 @@ class Cluster(Nodes):
     # ----------------------------------------------------------------- requests
 
     def submit(self, name: NodeId, request: object) -> int:
-        """Send a client's request; its key. The reply may come later."""
+        """Send a client's request; return its key. The reply may be later."""
         self.keys += 1
         self.feed(name, Request(self.keys, request))  # type: ignore[arg-type]
         return self.keys
 
     def ask(self, name: NodeId, request: object, seconds: float = 0.0, *, of: type = object) -> Any:
-        """Send a client's request, let time pass, and return the reply that has come by then: one ``of`` that class.
+        """Send a client's request, let time pass, and return its reply by then: one ``of`` that class.
 
         A FETCH that does not wait has all the time in which it may give up replicas that are cut off.
         """

@@ -16,7 +16,7 @@ Drop = Callable[[str, str, Any], bool]
 def held_back(
     cluster: Cluster, is_late: Drop, is_lost: Drop = lambda *message: False
 ) -> list[tuple[str, str, object]]:
-    """Have some messages be late, and some of the others lost. Returns the list that late ones come into."""
+    """Have some messages be late, and some of the others lost. Returns the list of late ones."""
     late: list[tuple[str, str, object]] = []
 
     def drop(sender: str, to: str, message: object) -> bool:
@@ -30,7 +30,7 @@ def held_back(
 
 
 def noted(cluster: Cluster, is_noted: Drop, is_lost: Drop = lambda *message: False) -> list[Any]:
-    """Have some messages noted, and some lost. Returns the list that noted ones come into."""
+    """Have some messages noted, and some lost. Returns the list of noted ones."""
     messages: list[Any] = []
 
     def drop(sender: str, to: str, message: object) -> bool:

@@ -119,7 +119,7 @@ def test_an_ack_and_a_reject_settle_what_is_claimed() -> None:
 
 
 def test_a_reject_of_what_was_purged_ends_the_claim_for_good() -> None:
-    """Nothing else that is written then tells the next start that the claim is over."""
+    """No other record of that moment shows the next start that the claim is over."""
     cluster, got = claimed()
     cluster.advance(1)
     assert isinstance(cluster.ask("a", m.PurgeRequest("jobs", 0, "g")), m.PurgeReply)
@@ -326,7 +326,7 @@ def test_an_extension_of_a_hold_waits_for_no_disk_though_another_message_was_cla
 
 
 def test_replicas_compare_alike_while_a_claim_stands_that_one_of_them_missed() -> None:
-    """An older REJECT's delay is compared, and a claim must not hide it: else its producer id would come every 2 s."""
+    """An older REJECT's delay is compared, and a claim must not hide it: else its producer id is sent every 2 s."""
     cluster = with_messages(1, hold_time_max=4.0)
     got = receipts(cluster.ask("a", fetch(hold_time=HOLD_S)))
     assert outcomes(cluster.ask("a", m.RejectRequest(got, 0.5))) == ["ok"]

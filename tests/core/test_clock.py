@@ -64,7 +64,7 @@ def test_restarts_never_go_back() -> None:
                 assert stamp.time > highest
                 highest = stamp.time
             target = clock.request_reserve(Now(0.0, wall))
-            if target is not None and rng.random() < 0.7:  # else the crash comes first
+            if target is not None and rng.random() < 0.7:  # else the crash is first
                 clock.on_reserve_durable(target)
                 durable = max(durable, target)
             clock.check()

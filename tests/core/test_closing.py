@@ -203,7 +203,7 @@ def test_a_synced_batch_beside_a_conflicting_record_is_stored() -> None:
 
 
 def test_one_promise_beside_a_replica_that_is_down_makes_the_outcome_unknown() -> None:
-    """b refuses, c may come back: a has stored it, and nothing says that it ends there."""
+    """b refuses, c may start again: a has stored it, and nothing says that it ends there."""
     cluster, topic, producer_id = with_session()
     cluster.kill("c")
     replica_of(cluster, "b").closing.promise((number_of(producer_id),))

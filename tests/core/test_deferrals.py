@@ -41,7 +41,7 @@ def test_a_release_by_the_holder_makes_a_deferred_message_available() -> None:
 
 @pytest.mark.parametrize("lost", ["release", "order"])
 def test_a_deferral_outlives_its_hold_by_half_a_second_at_most(lost: str) -> None:
-    """The RELEASE is lost, or comes before the NOKs. No other node has a FETCH that would take the messages."""
+    """The RELEASE is lost, or received before the NOKs. No other node has a FETCH that would take the messages."""
     cluster, _, producer_id = with_session(10)
     late: list[tuple[str, object]] = []
 

@@ -2,7 +2,7 @@
 
 The table below crosses every kind of client request with every place where links break: all links of the coordinator,
 or one of them, after each message of the request's exchange, noticed or not, with messages under way lost or not. Then
-time-outs pass, the links come back and anti-entropy runs. If the answer said that nothing was done, every node knows
+time-outs pass, the links are restored and anti-entropy runs. If the answer said that nothing was done, every node knows
 the same as without the request, and the same is delivered.
 
 A hold that stays is no effect in this sense: it runs out.

@@ -164,7 +164,7 @@ def test_a_page_is_loaded_whole_and_a_later_one_wins() -> None:
     for order in (
         (record, pages[index]),
         (pages[index], record),
-    ):  # a crash came before the end of the older one
+    ):  # a crash before the end of the older one
         both = DeletedNames(NODES, b"key")
         for page in order:
             both.load(page)
@@ -494,7 +494,7 @@ def test_packed_registers_of_a_peer_get_a_page_when_they_are_many(monkeypatch: p
 @settings(max_examples=40)
 @given(st.lists(st.tuples(st.sampled_from(NODES), st.integers(0, 3), st.sampled_from("tgp")), max_size=25))
 def test_catalogues_agree_whatever_each_has_packed(steps: list[tuple[str, int, str]]) -> None:
-    """Registers come to all nodes in the same order, and each packs at other times."""
+    """All nodes get the registers in the same order, and each packs at other times."""
     catalogues = {node: Catalogue(node, b"key", first_layout(NODES)) for node in NODES}
     topic = topic_of("kept", 0, 1)
     clock = 1
@@ -566,7 +566,7 @@ def test_a_packed_register_comes_in_under_the_name_known_here(rule: bool, withou
 
 
 def test_a_resync_brings_packed_registers(rule: bool, without: Without) -> None:
-    """a and b have packed the deletion. c is emptied, and speaks for them when an old copy of b comes back."""
+    """a and b have packed the deletion. c is emptied, and speaks for them when an old copy of b starts."""
     without(resync, "_packed_from", lambda deleted, index: ([], 0))
     without("quorumq.core.node.upkeep.DELETED_PAGES_TOLD", 0)
     cluster = packing()

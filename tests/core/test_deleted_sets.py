@@ -108,7 +108,7 @@ def test_a_buried_register_names_no_sets_whatever_it_is_merged_with() -> None:
 
 
 def test_registers_of_a_member_that_becomes_known_later_have_one_digest() -> None:
-    """They may come before the layout with the node that made them."""
+    """They may be received before the layout with the node that made them."""
     layout = first_layout(NODES)
     later = with_member(layout, Member("d", "d:1"), Stamp(3, "a"))
     before, after = Catalogue("a", b"key", layout), Catalogue("b", b"key", later)

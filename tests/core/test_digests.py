@@ -62,7 +62,7 @@ def filled(count: int, **more: Any) -> tuple[Cluster, Topic]:
 @given(st.lists(st.tuples(st.integers(0, 399), st.integers(0, 3)), max_size=300), st.integers(0, 399))
 @settings(deadline=None, max_examples=30)
 def test_a_tree_is_a_function_of_its_content(changes: list[tuple[int, int]], many: int) -> None:
-    """Producer ids come, change and go, many at a time: the tree is that which their content alone makes."""
+    """Producer ids are added, changed and removed, many at a time: the tree depends on the content alone."""
     table: dict[ProducerId, bytes] = {}
     kept = Digests()
 

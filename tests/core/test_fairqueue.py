@@ -117,7 +117,7 @@ def test_the_cost_of_a_request_is_known_before_it_is_examined(request_: Any, cos
 
 
 def send(cluster: Cluster, requests: list[object], *, name: str = "a", caller: int = 1) -> list[int]:
-    """Requests that come in one step; their keys."""
+    """Send requests in one step; return their keys."""
     keys = [*range(cluster.keys + 1, cluster.keys + 1 + len(requests))]
     cluster.keys += len(requests)
     events = [Request(key, request, caller) for key, request in zip(keys, requests, strict=True)]  # type: ignore[arg-type]
@@ -224,7 +224,7 @@ def test_a_busy_node_still_serves_costly_requests() -> None:
     many = send(cluster, [fetch()] * 10)
     steps = 0
     while not all(key in cluster.replies for key in many):
-        cluster.time += limits.COSTLY_WAIT_S / 8  # something comes in every step
+        cluster.time += limits.COSTLY_WAIT_S / 8  # every step has a request
         cluster.ask("a", m.OpenSession())
         steps += 1
         assert steps < 10 * 9

@@ -41,7 +41,7 @@ def healed(cluster: Cluster) -> None:
 
 
 def drained(cluster: Cluster, node: str = "a") -> list[int]:
-    """Sequence numbers of all that the group is given, acked one by one in the order in which they come."""
+    """Sequence numbers of all that the group is given, acked one by one in the order of delivery."""
     got: list[int] = []
     for _ in range(100):
         given = receipts(cluster.ask(node, fetch()))
@@ -75,7 +75,7 @@ REQUESTS: dict[str, object] = {
     ],
 )
 def test_a_creation_that_failed_moves_nothing_that_was_confirmed_later(request_: object, kept: int) -> None:
-    """a's links break after ``kept`` messages of its exchange; its register, or proposal, comes to the others late."""
+    """a's links break after ``kept`` messages of its exchange; the others get its register, or proposal, late."""
     cluster, topic, producer_id = with_session(3, request_timeout=1.0)
     count = 0
 
@@ -211,7 +211,7 @@ def test_a_request_waits_for_a_stamp_where_the_clocks_are_an_hour_ahead() -> Non
     assert not any(core.context.unstamped for core in cluster.nodes.values())
 
 
-# ------------------------------------------------------------------------------ what comes after is the group's
+# ------------------------------------------------------------------------------ later messages are the group's
 
 
 @pytest.mark.parametrize("off_ms", [-(1 << 41), -86_400_000, -3_000, -200, 3_000, 86_400_000])
@@ -299,7 +299,7 @@ def test_a_beginning_that_was_left_half_done_is_finished_by_who_finds_it(finishe
 
 
 def test_a_skip_that_another_one_finished_is_discarded() -> None:
-    """c asks for the groups; a ends meanwhile, and a message is published that c's first answer comes too late to miss.
+    """c asks for the groups; a ends meanwhile, and a message is published before c's first answer.
 
     b answers c after the publish, and knows the message; c has no answer from a node that has begun in its page.
     """
@@ -404,7 +404,7 @@ def test_many_fetches_that_begin_together_have_a_group_decided_once() -> None:
 
 
 def test_votes_outlive_a_restart_and_a_wiped_disk() -> None:
-    """a and b accept the default; a dies before it can tell another node; b is wiped: the choice stands."""
+    """a and b accept the default; a dies before it informs another node; b is wiped: the choice stands."""
     cluster = with_messages(3, request_timeout=1.0)
     cluster.drop = lambda sender, to, message: (
         (to == "c" and isinstance(message, m.Accept))

@@ -1,4 +1,4 @@
-"""Deleting a group: nothing that comes late makes it again, and made again it has nothing of before."""
+"""Deleting a group: no late message makes it again, and made again it has nothing of before."""
 
 from __future__ import annotations
 
@@ -259,7 +259,7 @@ def test_state_of_its_readers_is_deleted_with_the_group() -> None:
         assert not core.catalogue.registered_groups, "made again, its register has to be at a majority again"
 
 
-# ------------------------------------------------------------------------------- what comes late
+# ------------------------------------------------------------------------------- late messages
 
 
 def test_a_purge_that_is_under_way_hears_of_the_deletion() -> None:

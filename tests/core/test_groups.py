@@ -709,7 +709,7 @@ def test_a_topic_may_want_its_groups_created() -> None:
 
 @pytest.mark.parametrize("start", ["latest", "earliest"])
 def test_a_replica_without_a_message_does_not_report_it_as_reopened(start: str) -> None:
-    """b has not got the messages: it cannot tell whether the generation covers them."""
+    """b has not got the messages: it does not know whether the generation covers them."""
     cluster = Cluster()
     cluster.topic()
     cluster.ask("a", m.SetGroup("jobs", "g"))

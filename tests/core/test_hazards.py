@@ -44,7 +44,7 @@ def token(cluster: Cluster, node: str) -> Stamp:
 
 
 def test_a_voter_that_forgot_its_holds_makes_no_second_majority() -> None:
-    """a holds with b's vote alone; b is killed and comes back knowing nothing: b and c are no majority yet."""
+    """a holds with b's vote alone; b is killed and starts again with no knowledge: b and c are no majority yet."""
     cluster, _, producer_id = with_session(1, hold_time_max=10.0)
     cluster.drop = lambda sender, to, message: isinstance(message, m.Hold) and to == "c"
     assert len(receipts(cluster.ask("a", fetch(hold_time=10.0)))) == 1
@@ -180,7 +180,7 @@ def test_an_ack_of_a_minority_is_called_unknown_spreads_and_may_be_repeated_anyw
 
 
 def test_one_tombstone_outweighs_any_number_of_oks_whenever_it_comes() -> None:
-    """c alone knows of the ACK. Whether its TOMB comes before or after b's OK, a does not deliver."""
+    """c alone knows of the ACK. Whether a gets its TOMB before or after b's OK, a does not deliver."""
     for first in "bc":
         cluster = Cluster(5)
         topic, producer_id = opened(cluster, rf=5)

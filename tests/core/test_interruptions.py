@@ -1,4 +1,4 @@
-"""Messages that a clean stop of a consumer interrupts come again at once, without an attempt or a suspicion."""
+"""If a clean stop interrupts messages, they are redelivered at once, count no attempt and are no suspects."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class Watched(Cluster):
         super().send(sender, to, message)
 
     def together(self, node: str, *requests: m.Publish) -> list[object]:
-        """These requests come in one turn of the loop; their answers."""
+        """Send these requests in one turn of the loop; return their answers."""
         keys = range(self.keys + 1, self.keys + 1 + len(requests))
         self.keys += len(requests)
         self.drivers[node].feed(*[Request(key, it) for key, it in zip(keys, requests, strict=True)])
@@ -201,7 +201,7 @@ def test_topics_of_other_replica_sets_have_stores_of_their_own() -> None:
 
 
 def test_a_slot_that_is_new_refuses_its_own_batches_of_a_store_alone() -> None:
-    """The whole STORE was refused, so other partitions' messages came by anti-entropy, seconds later."""
+    """The whole STORE was refused, so other partitions got their messages by anti-entropy, seconds later."""
     cluster = Watched(4)
     topic = cluster.topic(partitions=16)
     stays = 0

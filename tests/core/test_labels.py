@@ -114,7 +114,7 @@ def test_labels_that_only_some_have_are_written_before_an_answer_shows_them(chan
 
 
 def test_a_read_shows_no_labels_that_a_loss_of_power_may_take_back() -> None:
-    """They are under way at all nodes, and durable at none: two of them may come back without."""
+    """They are under way at all nodes, and durable at none: two of them may start without."""
     cluster = Cluster()
     cluster.topic()
     disks = [SlowDisk(cluster, node) for node in cluster.names]
@@ -131,7 +131,7 @@ def test_a_read_shows_no_labels_that_a_loss_of_power_may_take_back() -> None:
 
 
 def test_a_change_answers_with_its_own_text_and_not_with_one_that_is_being_written() -> None:
-    """Only the read decides: a text that comes with an answer to the write may stand at that node alone."""
+    """Only the read decides: a text in an answer to the write may stand at that node alone."""
     cluster = Cluster()
     cluster.topic()
     take(cluster, "a", Label("team", "theirs", Stamp(1 << 60, "a")))

@@ -56,7 +56,7 @@ def with_names(request: Any, topic: Topic, group: Group) -> Any:
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("request_", ABOUT_GROUPS, ids=str)
 def test_a_late_request_does_nothing_to_a_later_generation(request_: Any, change: str, lags: bool) -> None:
-    """Through a node that knows of the change, or one that stood still since the request came."""
+    """Through a node that knows of the change, or one that stood still since the request."""
     cluster, topic, group = made()
     late = with_names(request_, topic, group)
     if lags:

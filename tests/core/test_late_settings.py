@@ -175,7 +175,7 @@ def done(cluster: Cluster, node: str, requests: tuple[Any, ...]) -> None:
 @pytest.mark.parametrize("lags", [False, True])
 @pytest.mark.parametrize("name", ALL)
 def test_a_late_change_undoes_no_newer_one(name: str, lags: bool) -> None:
-    """Through a node that knows of the newer one, or that stood still since the request came."""
+    """Through a node that knows of the newer one, or that stood still since the request."""
     case = ALL[name]
     cluster = grown() if name in MOVED else made()
     node = "e" if name == "move" else "c"  # a move needs all slots

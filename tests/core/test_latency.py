@@ -66,7 +66,7 @@ def test_the_histogram_keeps_all_times_since_the_start() -> None:
     ("delay", "timeout"), [pytest.param(0.001, 0.05, marks=pytest.mark.soak), (0.6, 1.8), (2.0, 5.0)]
 )
 def test_a_round_waits_three_times_the_percentile(delay: float, timeout: float) -> None:
-    """Answers that come after their round was given up count as well: else load could never raise it. Half of the hold
+    """Answers after their round was given up count as well: else load could never raise it. Half of the hold
     is the most: the client needs the rest."""
     cluster = with_messages(200)
     for _ in range(30):

@@ -52,7 +52,7 @@ _start = LayoutCoordinator.start
 
 @pytest.mark.parametrize("without", ["", "announce", "adopt what is chosen"])
 def test_a_wiped_node_votes_in_no_set_it_may_have_left(without: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its only slot went to d, which it told; it is wiped, and hears e and f, which know of no adopted layout."""
+    """Its only slot went to d, and d has its state; it is wiped, and hears e and f, which know of no adopted layout."""
     if without == "announce":
         monkeypatch.setattr(LayoutCoordinator, "start", adopts_at_once)
     elif without:
@@ -116,7 +116,7 @@ def test_a_move_does_not_wait_for_the_node_that_loses_its_slot() -> None:
 
 
 def test_a_node_that_never_knew_its_slot_says_it_promised_nothing(rule: bool, without: Without) -> None:
-    """c was away when the topic was made. Its slot goes to d, and b is wiped: a and c are left to tell d."""
+    """c was away when the topic was made. Its slot goes to d, and b is wiped: a and c are left to answer d."""
     without(Placing, "make_source", lambda *args: None)
     _, topic, (a, b, c), (d, e) = made()
     cluster = Cluster(5, hold_time_max=2.0, heartbeat=2.0)
@@ -340,7 +340,7 @@ def test_messages_that_only_a_source_has_stay_known_over_a_restart() -> None:
 def test_a_move_ends_though_answers_take_longer_than_the_pause_between_questions(
     without: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each question is repeated before the answer to the one before it comes: no answer would count for ever."""
+    """Each question is repeated before the answer to the one before it: no answer would count for ever."""
     if without == "earlier questions":
         monkeypatch.setattr(answers, "QUESTIONS_MAX", 1)
     elif without:  # it is repeated at once, and each time under another number

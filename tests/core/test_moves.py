@@ -108,7 +108,7 @@ def test_a_new_slot_asks_for_what_was_published_while_it_could_not_vote(through:
     new, partition = others[0], PartitionId(topic.id, 0)
     cluster.drop = lambda sender, to, message: (
         sender != new and begins_comparison(message)
-    )  # theirs come later
+    )  # theirs are sent later
     disk = SlowDisk(cluster, new)
     cluster.submit(members[1], m.MovePartition("jobs", 0, members[0], new))
     replicas, context = cluster.nodes[new].replicas, cluster.nodes[new].context
@@ -127,7 +127,7 @@ def test_a_new_slot_asks_for_what_was_published_while_it_could_not_vote(through:
 
 
 def test_a_slot_that_hears_late_of_a_layout_asks_for_what_it_refused() -> None:
-    """The publish was over before the slot's refusal came, so its coordinator did not send the message again."""
+    """The publish was over before the slot's refusal, so its coordinator did not send the message again."""
     cluster, topic, members, others = made()
     late = members[2]
     cluster.drop = lambda sender, to, message: to == late and isinstance(message, m.PutTopic)
@@ -338,7 +338,7 @@ def test_no_hold_is_piggybacked_in_a_layout_that_waits_for_our_disk() -> None:
 
 @pytest.mark.parametrize("loses", ["no one", "the old one", "the new one"])
 def test_a_new_slot_learns_no_hold_that_was_released(loses: str) -> None:
-    """A round ends with the move, and the node that leaves has granted its HOLD. Its RELEASE may come there late."""
+    """A round ends with the move, and the node that leaves has granted its HOLD. It may get the RELEASE late."""
     cluster, topic, members, others = made()
     old, through, new = members[0], members[1], others[0]
     loser = {"the old one": old, "the new one": new}.get(loses)
@@ -383,7 +383,7 @@ def test_releases_for_a_replica_that_never_votes_take_no_capacity_of_others() ->
 
 
 def test_a_replica_that_moves_in_its_quarantine_keeps_the_releases_that_it_received() -> None:
-    """The members of the new set tell their holds anew, and one of them may not have heard the RELEASE yet."""
+    """The members of the new set report their holds anew, and one of them may not have heard the RELEASE yet."""
     cluster, topic, members, _ = made()
     replica = cluster.nodes[members[0]].replicas[PartitionId(topic.id, 0)]
     owner = Owner(members[1], cluster.nodes[members[1]].state.incarnation, Stamp(1, members[1]))
@@ -491,7 +491,7 @@ def test_a_slot_lacks_what_is_not_on_its_disk_yet() -> None:
 
 
 def test_a_slot_does_not_lack_what_it_has_reclaimed_even_if_a_rewound_group_may_read_it() -> None:
-    """Else a message that the rewind does not cover comes from the source, and is reclaimed again, for ever."""
+    """Else a message that the rewind does not cover is pulled from the source and reclaimed, for ever."""
     cluster, batches, lacking = questioned(6)
     assert lacking() == [3]
     batches.learn_reclaimed([Span(ME, 3, 6)], cluster.now)

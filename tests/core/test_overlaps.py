@@ -1,7 +1,7 @@
 """Batches that overlap, as retries of derived publishes do (docs/patterns.md, "Consume, process, publish"; G6).
 
-A retry of a session's batch is that batch. Outputs of several workers come in other batches each time: some of it
-stored here, some there, some under way. In any order, every replica must come to have every message once.
+A retry of a session's batch is that batch. Outputs of several workers are in other batches each time: some of it
+stored here, some there, some under way. In any order, every replica must get every message once.
 """
 
 from __future__ import annotations

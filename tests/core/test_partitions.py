@@ -119,7 +119,7 @@ def test_a_name_is_given_again_only_once_its_deletion_is_complete() -> None:
 
 
 def test_a_deletion_and_partitions_that_are_proposed_at_the_same_time_see_each_other() -> None:
-    """Three nodes have heard of the proposal when the deletion reads; all confirmations come before its OK."""
+    """Three nodes have heard of the proposal when the deletion reads; all confirmations are before its OK."""
     cluster = Five()
     cluster.drop = lambda sender, to, message: (
         sender != to and isinstance(message, m.RegistersReply) and to == cluster.z

@@ -531,7 +531,7 @@ def test_one_message_at_a_time_costs_one_round_less(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_round_ahead_of_the_own_disk_waits_for_it() -> None:
-    """Our own vote may come last: until then nothing is lost for want of it."""
+    """If our own vote is the last, nothing is lost for want of it until then."""
     piggyback = Piggyback()
     piggyback.loses = lambda sender, to, message: isinstance(message, m.StoreReply)
     piggyback.waits()

@@ -35,7 +35,7 @@ def raise_to(cluster: Cluster, rf: int, node: str = "a") -> m.ClientReply:
 
 
 def drained(cluster: Cluster, node: str) -> int:
-    """Fetch and ack through a node until nothing comes; return how many messages there were."""
+    """Fetch and ack through a node until a FETCH is empty; return how many messages there were."""
     count = 0
     while got := fetched(cluster, node):
         assert acked(cluster, node, got) == ["acked"] * len(got)
@@ -210,7 +210,7 @@ def copied(context: Context, replica: Replica) -> bool:
 
 
 def test_no_slot_is_added_before_each_learner_has_the_payload(rule: bool, without: Without) -> None:
-    """No payload comes to the learners, and the disk of the only slot is lost."""
+    """The learners get no payload, and the disk of the only slot is lost."""
     without(layout_steps, "is_copied", copied)
     without(vote_router, "is_copied", copied)
     cluster, topic, (old,), others = made(1)

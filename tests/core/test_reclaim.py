@@ -263,7 +263,7 @@ def test_a_start_drops_empty_batches_in_chunks_of_bounded_size(monkeypatch: pyte
 
 
 def test_a_group_that_is_rewound_gets_what_any_replica_retained() -> None:
-    """a and b have reclaimed; c, which was away, still has the payload: it comes back to them by anti-entropy."""
+    """a and b have reclaimed; c, which was away, still has the payload: they get it by anti-entropy."""
     cluster = with_messages()
     cluster.drop = lambda sender, to, message: "c" in (sender, to)
     drained(cluster)
@@ -340,7 +340,7 @@ def test_a_late_receipt_of_reclaimed_messages_hears_no_acked() -> None:
 
 
 def test_a_batch_reclaimed_by_peers_before_its_tombstones_arrive_is_not_missing() -> None:
-    """The chunks of a sync come in any order; one that is lost comes with the next sync."""
+    """The chunks of a sync have any order; if one is lost, the next sync has it."""
     cluster = Cluster()
     cluster.kill("c")
     published(cluster)

@@ -268,7 +268,7 @@ def test_an_answer_that_comes_after_the_quarantine_changes_nothing() -> None:
 
 
 def test_a_late_vote_of_the_old_start_does_not_count_once_a_peer_has_told() -> None:
-    """b's OK to a's HOLD is late; b is started again and told by a, which has no hold yet... and a knows it."""
+    """b's OK to a's HOLD is late; b is started again, and a reports to b that it has no hold yet."""
     cluster = with_messages(1)
     receipts(cluster.ask("a", fetch("other")))
     late: list[tuple[str, object]] = []

@@ -336,7 +336,7 @@ def alone(reply: object) -> bool:
 def test_a_leg_s_suspect_or_the_first_timers_that_came_before_it_are_given_back(
     share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Chance decides, not the publishing time by any clock. A message that goes back comes next."""
+    """Chance decides, not the publishing time by any clock. A message that is given back is next."""
     monkeypatch.setattr(remote, "SUSPECT_SHARE", share)
     cluster = Cluster(5)
     topic, producer_id, stranger, first, second = two_legs(cluster)
@@ -533,7 +533,7 @@ def test_messages_won_of_a_topic_deleted_meanwhile_are_not_delivered() -> None:
 
 
 def test_messages_of_another_node_are_dropped_with_their_topic() -> None:
-    """Slices that came over the wire have no partition but in their header."""
+    """Decoded slices have no partition but in their header."""
     cluster = Cluster(5)
     topic, _ = filled(cluster, 1, 1, 1)
     ((member,),) = topic.replicas

@@ -136,7 +136,7 @@ def test_oldest_first_whatever_the_producers_clocks_say(off: int) -> None:
 @pytest.mark.parametrize("off", [HOUR_MS, -HOUR_MS])
 @pytest.mark.parametrize("restarted", [False, True])
 def test_a_steady_stream_neither_starves_nor_is_overtaken_by_a_wrong_clock(off: int, restarted: bool) -> None:
-    """A backlog that others keep up, read one by one: each message waits for as many as were there when it came."""
+    """A backlog that others keep up, read one by one: each message waits for as many as were there before it."""
     cluster = Cluster()
     topic, producer_id = cluster.topic(), cluster.ask("a", m.OpenSession()).producer_id
     deep, wrong = 5, 8

@@ -1,4 +1,4 @@
-"""Nodes that are not trusted, and how they come back (docs/protocol.md, RECOVERY)."""
+"""Nodes that are not trusted, and how they are trusted again (docs/protocol.md, RECOVERY)."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_node_asks_for_what_was_published_while_it_could_not_vote() -> None:
     disk = SlowDisk(cluster, "b")
     cluster.drop = lambda sender, to, message: (
         sender != "b" and begins_comparison(message)
-    )  # theirs come later
+    )  # theirs are sent later
     cluster.advance(2.0)
     core = cluster.nodes["b"]
     assert not core.state.trusted
@@ -164,7 +164,7 @@ def test_a_directory_brought_back_after_another_one_was_used_resyncs_even_at_a_h
 
 
 def test_votes_of_a_start_that_one_peer_alone_has_seen_do_not_pass_for_votes_of_the_wiped_node() -> None:
-    """RF 5. Node b alone has seen start 2 of d, and counts on its vote; the others tell d of start 1."""
+    """RF 5. Node b alone has seen start 2 of d, and counts on its vote; the others report start 1 to d."""
     cluster = Cluster(5, hold_time_max=5.0)
     topic, producer_id = opened(cluster, rf=5)
     cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 0, [b"m"])))
@@ -217,7 +217,7 @@ def test_a_peer_that_saw_more_starts_than_those_who_reported_costs_no_second_res
 
 
 def test_a_report_from_before_the_last_resync_leads_to_no_start_that_was_used_since() -> None:
-    """Node b was away during the first resync of d, and has seen more starts before it than those who told d then."""
+    """Node b was away during the first resync of d, and has seen more earlier starts than those who answered d."""
     first = far_above(1) + 1  # the start after that resync, which all others have seen
     for n in (1, 2, 50, STARTS_FAR - 1):
         assert far_above(n) + 1 <= first, "refused by those who told d: not above what they have seen"

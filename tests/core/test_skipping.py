@@ -40,7 +40,7 @@ def answer(having: Known, end: int | None) -> ReplicaListReply:
 def test_known_messages_are_skipped_unless_all_have_settled_them(
     replicas: list[tuple[Known, int | None]], alike: bool
 ) -> None:
-    """In the part of the order that all pages have come to; the next page begins behind it."""
+    """In the part of the order that all pages cover; the next page begins behind it."""
     if alike:
         replicas = [replicas[0]] * len(replicas)
     topic = Topic(b"t", "jobs", 3, (("a", "b", "c"),), 5, STAMP_ZERO)

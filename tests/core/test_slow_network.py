@@ -25,7 +25,7 @@ class Trade:
     def __init__(self, cluster: Cluster, total: int, hold_time: float, through: str) -> None:
         self.delivered: dict[int, int] = {}  # how often, by number of the message
         self.hold_rounds: dict[tuple[str, int], None] = {}
-        self.time_left: list[float] = []  # before the client's deadline, as each answer came
+        self.time_left: list[float] = []  # before the client's deadline, at each answer
         delay, cluster.delay = cluster.delay, 0.0
         topic, producer_id = opened(cluster)
         cluster.delay, cluster.drop = delay, self.count

@@ -1,4 +1,4 @@
-"""STATUS describes the node, costs the same at any size, and comes in chunks of one size.
+"""STATUS describes the node, costs the same at any size, and is sent in chunks of one size.
 
 Every check between two steps compares its counts with a recount (`Views.check`).
 """

@@ -29,7 +29,7 @@ from tests.core.steps import (
 
 
 def wiped(cluster: Cluster, names: str) -> None:
-    """These nodes are down, and come back with empty directories."""
+    """These nodes are down, and start again with empty directories."""
     wipe(cluster, names, 3.0)
 
 
@@ -413,7 +413,7 @@ STEPS = ("asked", "told", "declared", "confirmed", "resynced")
 
 @pytest.mark.parametrize(("step", "victim"), list(itertools.product(STEPS, "ab")))
 def test_a_crash_at_any_step_lets_it_be_done_again(step: str, victim: str) -> None:
-    """The survivor a, or the learner b, is killed when this step has come for the first time."""
+    """The survivor a, or the learner b, is killed at the first time of this step."""
     cluster = with_messages(10, hold_time_max=10.0)
     wiped(cluster, "bc")
     hit: list[bool] = []

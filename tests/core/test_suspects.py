@@ -1,4 +1,4 @@
-"""Suspects, which may have ended their consumers, come in lots, and only to a client with nothing in hand.
+"""Suspects, which may have ended their consumers, are delivered in lots, and only to a client with nothing in hand.
 
 Most tests have two deliveries a message: who expired once has one left, and so is alone.
 """
@@ -93,8 +93,8 @@ def test_only_expiry_makes_a_suspect_and_a_reject_unmakes_it() -> None:
 
 
 ENDINGS = {
-    # max_deliveries, how deliveries ended (e: expired, r: rejected): in lots of how many the next one comes (0: with
-    # any others), or that none is left
+    # max_deliveries, how deliveries ended (e: expired, r: rejected): size of the lot of the next one (0: with any
+    # others), or that none is left
     (5, ""): 0, (5, "e"): 0, (5, "ee"): 4, (5, "eee"): 2, (5, "eeee"): 1, (5, "eeeee"): None,
     (5, "r"): 0, (5, "rr"): 0, (5, "re"): 0, (5, "ere"): 2, (5, "er"): 0, (5, "eer"): 0, (5, "eere"): 1,
     (5, "rrrre"): 1, (5, "rrrree"): None, (5, "rrrrer"): None, (5, "rrrrr"): None, (5, "errre"): None,

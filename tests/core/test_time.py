@@ -148,7 +148,7 @@ def test_one_clock_a_year_off_decides_nothing(wrong: str, victim: str, when: str
 
 
 def test_a_replica_without_the_batch_does_not_vote_on_whether_it_is_due() -> None:
-    """The batch is on a and b. a's clock runs ahead, and c cannot tell: together they are no majority."""
+    """The batch is on a and b. a's clock runs ahead, and c does not know: together they are no majority."""
     cluster = Cluster(hold_time_max=1.0, sync_grace=1e6)
     cluster.drop = lambda sender, to, message: isinstance(message, m.Store) and to == "c"
     publish_first(cluster, delay_ms=30_000)

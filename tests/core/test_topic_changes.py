@@ -38,7 +38,7 @@ def both(cluster: Cluster, first: tuple[str, object], second: tuple[str, object]
 
 
 def away(cluster: Cluster, *nodes: str) -> None:
-    """Nothing reaches these nodes, or comes from them, from now on."""
+    """These nodes receive nothing, and nothing of them is received, from now on."""
     cluster.drop = lambda sender, to, message: sender != to and (sender in nodes or to in nodes)
 
 

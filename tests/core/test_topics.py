@@ -162,7 +162,7 @@ def test_a_name_used_again_and_again_keeps_a_limited_number_of_topics() -> None:
     for deletions in range(limits.REPLACED_TOPICS_MAX + 50):
         catalogue.take_topic(first_topic(CreateTopic("jobs"), NODES, deletions, Stamp(deletions + 1, "a")))
         late = first_topic(CreateTopic("jobs"), NODES, max(0, deletions - 1030), Stamp(1, "a"))
-        catalogue.take_topic(late)  # an old register that comes late is no newer
+        catalogue.take_topic(late)  # a late old register is no newer
         catalogue.check()
     assert len(catalogue.topics) == limits.REPLACED_TOPICS_MAX + 1
     assert not catalogue.registers()[0].deleted

@@ -181,7 +181,7 @@ def test_a_new_voter_hears_a_majority_of_the_voters_before(rule: bool, without: 
 def test_a_node_tells_a_new_voter_only_once_it_has_adopted_the_layout(
     rule: bool, monkeypatch: pytest.MonkeyPatch, without: Without
 ) -> None:
-    """b and c know nothing of d, and b tells it: without the rule b and c make the topic, and a and d another one."""
+    """b and c know nothing of d, which b tells it: without the rule b and c make the topic, a and d another one."""
     cluster = grown("d")
     without(voterslots, "may_tell", lambda context, epoch: True)
     monkeypatch.setattr(upkeep, "finish_undecided", lambda context, now: [])  # b and c could, without a and d
@@ -209,7 +209,7 @@ def test_an_answer_counts_in_the_epoch_of_its_round(rule: bool, without: Without
 
 
 def test_a_layout_with_other_voters_is_adopted_once_it_is_durable() -> None:
-    """b would tell d, crash, and make a topic with c as if d was no voter."""
+    """b would send d its state, crash, and make a topic with c as if d was no voter."""
     cluster = grown("d")
     layout = moved(cluster, "c", "d")
     context = cluster.nodes["b"].context
@@ -242,7 +242,7 @@ def test_a_request_that_voters_answer_in_another_epoch_waits_for_no_timeout() ->
 
 
 def test_an_emptied_node_waits_until_other_voters_are_chosen_or_not(rule: bool, without: Without) -> None:
-    """a has told d, and is emptied; b and c have only accepted the layout. Then b adopts it, and tells d."""
+    """a has sent d its state, and is emptied; b and c have only accepted the layout. b adopts it, and sends too."""
     cluster = grown("d")
     cluster.drop = losing(unaware("b", "c"))
     cluster.submit("a", m.ChangeMembers("move-voter", "c", to="d"))
@@ -274,7 +274,7 @@ def test_an_emptied_node_waits_until_other_voters_are_chosen_or_not(rule: bool, 
 
 
 def test_a_slot_moves_only_if_every_other_voter_votes(rule: bool, without: Without) -> None:
-    """d never learned: without the rule it never will, as the voters that could tell it are no longer asked."""
+    """d never learned: without the rule it never will, as the voters that could answer are no longer asked."""
     cluster = grown("d", "e")
     cluster.drop = losing(to_nodes(m.ResyncReply, "d"))
     move(cluster, "c", "d")

@@ -133,7 +133,7 @@ def signatures(url: str, key: str, secret: str) -> None:
 
 
 def cancelled(url: str, key: str, secret: str) -> None:
-    """Give up long polls; the next message comes at once, in its first delivery."""
+    """Give up long polls; the next message is delivered at once, in its first delivery."""
     sqs = connected(url, key, secret)
     queue = sqs.create_queue(QueueName="cancelled")["QueueUrl"]
     for _ in range(5):

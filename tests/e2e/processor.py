@@ -19,7 +19,7 @@ from tests.e2e.groups import open_of
 GROUP = "workers"
 HOLD_S = 1.0
 LOOK_S = 1.0
-"""An input that another worker held comes again after that time. The end is an answer, not a pause."""
+"""An input that another worker held is redelivered after that time. The end is an answer, not a pause."""
 
 POINTS = ("fetched", "taken", "stored", "acked")
 """Before a publish, while it is under way, before the ack, after it."""

@@ -23,7 +23,7 @@ PAUSE_S: Final = 0.5
 """Seconds between two batches that are sent."""
 AGAIN_S: Final = 0.1
 TRIES: Final = 50
-"""Tries to settle messages. They come again afterwards."""
+"""Tries to settle messages. They are redelivered afterwards."""
 
 
 class Record:

@@ -1,4 +1,4 @@
-"""A node that was killed is back in service at once, as its peers tell it their holds (docs/protocol.md, RECOVERY)."""
+"""A node that was killed is back in service at once, as its peers report their holds (docs/protocol.md, RECOVERY)."""
 
 from __future__ import annotations
 

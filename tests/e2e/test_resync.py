@@ -1,4 +1,4 @@
-"""A node whose directory is lost, or replaced by an old copy, comes back by itself (docs/protocol.md, RECOVERY)."""
+"""If a node's directory is lost or replaced by an old copy, it resyncs by itself (docs/protocol.md, RECOVERY)."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from quorumq.lab.ports import free_ports, given_ports
 from tests.patience import PATIENCE_S, until
 
 UNORDERED = ("quorumq consume", "quorumq work")
-"""Commands whose messages, if published at once, may come in any order."""
+"""Commands whose messages, if published at once, may be in any order."""
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()

@@ -15,7 +15,7 @@ from quorumq.core.values.errors import QuorumqError
 TOPIC = "turmoil"
 HOLD_S = 2.0
 RETENTION_S = 600.0
-"""Longer than a run: if a message were reclaimed before a rewind, it would not come again, as if it was lost."""
+"""Longer than a run: if a message were reclaimed before a rewind, it would not be redelivered, as if it was lost."""
 
 REWIND_EVERY_S = 15.0
 PAUSE_S = 1 / 40
@@ -25,7 +25,7 @@ RNG = random.Random(1)
 
 
 class Again(Exception):
-    """The message is to come once more."""
+    """The message is to be delivered once more."""
 
 
 async def prepare(client: Client) -> None:
@@ -51,7 +51,7 @@ async def produce(client: Client) -> None:
 
 
 async def handle(message: Message) -> None:
-    """Give up some messages. Others come again once, or until they die; some take longer than a hold when new."""
+    """Give up some messages. Others are redelivered once, or until they die; some take longer than a hold when new."""
     kind = int(message.payload) % 40
     if kind == 0:
         raise ValueError("no")

@@ -223,7 +223,7 @@ def make(seed: int, n: int) -> tuple[Files, bool]:
 
 
 class AtOnce:
-    """Runs commits as they come."""
+    """Runs each commit at once."""
 
     def start(self, commit: Commit, finished: Finished, *, here: bool) -> None:
         error: BaseException | None = None

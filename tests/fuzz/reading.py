@@ -76,7 +76,7 @@ def take(frame: Frame, role: str) -> str:
 
 
 def read(data: bytes, role: str, chunk: int) -> str:
-    """Feed ``data`` in chunks, as it comes from a socket; return the last frame's outcome, or that the node hung up."""
+    """Feed ``data`` in chunks, as a socket does; return the last frame's outcome, or that the node hung up."""
     reader = FrameReader(HANDSHAKE_BYTES_MAX) if role == "stranger" else FrameReader()
     outcome = "nothing"
     try:

@@ -175,7 +175,7 @@ async def test_a_body_without_end_is_drained_within_bounds_and_until_the_server_
 
 
 async def test_an_answer_ends_at_once_if_the_body_was_read() -> None:
-    """The next message of such a request comes only when its client has left."""
+    """The next message of such a request is that its client has left."""
     async with world() as it:
         began = trio.current_time()
         for path in ("/ready", "/v1/topics"):

@@ -275,7 +275,7 @@ async def test_a_certificate_counts_from_the_next_connection_on(
         first = await begin()
         assert await shown(first) == {"old"}
         other = Path(files.issue("new")[0]).read_bytes()
-        Path(cert).write_bytes(other)  # its key comes later
+        Path(cert).write_bytes(other)  # its key is written later
         assert await shown(await begin()) == {"old"}
         assert "certificates_ignored" in caplog.text
         files.issue("new", file="gateway")

@@ -324,7 +324,7 @@ async def test_users_that_rest_for_one_another_use_all_of_the_time(processor: Pr
 
 @in_steps
 async def test_a_user_alone_begins_requests_for_a_bounded_time(processor: Processor, it: Shares) -> None:
-    """Another user that comes has to wait for them."""
+    """A new user has to wait for them."""
     share = it.of(RIVAL)
     share.cost = 0.005
     async with trio.open_nursery() as nursery:

@@ -160,7 +160,7 @@ async def test_a_message_is_visible_when_its_timeout_says() -> None:
         await it.sdk.ok("SendMessage", QueueUrl=JOBS, MessageBody="x")
 
         async def taken(after: float, **params: Any) -> dict[str, Any]:
-            """Receive the message, which has to come after ``after`` seconds."""
+            """Receive the message, which has to be delivered after ``after`` seconds."""
             began = trio.current_time()
             (message,) = await receive(it.sdk, WaitTimeSeconds=20, **params)
             assert abs(trio.current_time() - began - after) < 0.6

@@ -1,4 +1,4 @@
-"""Messages that may end their consumers: each comes alone, and none is lost by that."""
+"""Messages that may end their consumers: each is delivered alone, and none is lost by that."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Resident memory of three nodes while messages pass: `python -m tests.measure.memory`.
 
 Tasks of four clients each publish a batch of messages, fetch as many and ack each, at a common rate, or as many as the
-machine bears. Every thirtieth of the time a line tells the messages acked so far, and for each node its resident memory
+machine bears. Every thirtieth of the time a line has the messages acked so far, and for each node its resident memory
 and the bytes of its journal.
 """
 

@@ -156,7 +156,7 @@ def test_an_interrupted_start_is_no_bug(tmp_path: Path) -> None:
         sent, end = 0, time.monotonic() + PATIENCE_S
         while time.monotonic() < end:
             sent += 1
-            node.send_signal(signal.SIGINT)  # one that comes just before it waits is seen after that
+            node.send_signal(signal.SIGINT)  # one just before it waits is seen after that
             with contextlib.suppress(subprocess.TimeoutExpired):
                 node.wait(timeout=0.5)
                 break
@@ -164,7 +164,7 @@ def test_an_interrupted_start_is_no_bug(tmp_path: Path) -> None:
         node.kill()
     _, text = node.communicate(timeout=PATIENCE_S)
     assert ("interrupted" in text, "bug" in text) == (True, False)
-    # The second signal may come when it has said so, and is on its way out.
+    # The second signal may be sent when it has said so, and is ending.
     assert node.returncode == 130 or (sent > 1 and node.returncode == -signal.SIGINT)
 
 

@@ -52,7 +52,7 @@ def test_a_clock_that_no_delay_explains_is_known_at_once_and_said_once_an_hour(a
 
 
 def test_a_slow_publish_does_not_make_a_clock_wrong() -> None:
-    """One publish of a span that came quickly shows the clock."""
+    """One quick publish of a span shows the clock."""
     clocks_, log = clocks()
     for second in range(60):
         clocks_.published(WHO, -5 if second % 9 == 0 else -4_000, float(second))

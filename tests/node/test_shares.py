@@ -91,7 +91,7 @@ async def test_a_resting_client_goes_on_at_its_time() -> None:
 
 
 async def test_a_batch_of_many_producer_ids_costs_by_their_number() -> None:
-    """Each is looked for and kept by all replicas: a calm client's request came after several such batches."""
+    """Each is looked for and kept by all replicas: a calm client's request waited for several such batches."""
     async with world("a") as cluster:
         calm = await cluster.client("a", address="calm:1")
         greedy = await cluster.client("a", address="greedy:1")
@@ -149,7 +149,7 @@ class Fed:
 
 
 async def flood(cluster: World, connections: int = FLOODS) -> list[Client]:
-    """Connections of one address, each with many requests that have come and are not read."""
+    """Connections of one address, each with many requests that are sent and not read."""
     floods = [await cluster.client("a", address=f"greedy:{number}") for number in range(connections)]
     for client in floods:
         frames = b"".join(b"".join(encode_message(m.OpenSession(), request=2 + at)) for at in range(EACH))

@@ -234,7 +234,7 @@ async def test_an_old_version_of_tls_and_what_is_not_tls_are_refused(files: File
 
 
 def test_the_end_of_a_certificate_is_read_from_its_file(files: Files, tmp_path: Path) -> None:
-    """F12: nothing told the day on which the cluster would fall apart."""
+    """F12: nothing showed the day on which the cluster would fall apart."""
     for end in (
         PAST,
         FUTURE,

@@ -137,7 +137,7 @@ async def test_early_frames_stay_in_the_socket_and_those_of_ended_connections_ar
 
 
 async def served(here: World, frames: int) -> None:
-    """Wait until ``frames`` have come."""
+    """Wait until ``frames`` are received."""
     while sum(map(len, here.steps)) < frames:
         await trio.sleep(0.01)
 

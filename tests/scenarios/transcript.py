@@ -222,7 +222,7 @@ class Told(Cluster):
         super().send(sender, to, message)
 
     def client(self, node: NodeId, action: str, request: object, name: str = "") -> None:
-        """Send a client's request, and tell its answer when it comes."""
+        """Send a client's request, and write down its answer when there is one."""
         self.tell(f"client -> {node}  {action}")
         self.asked[self.keys + 1] = (node, name)
         self.submit(node, request)

@@ -1,4 +1,4 @@
-"""Suspects come in lots, and alone at last (protocol.md, FETCH): no message dies by its neighbour.
+"""Suspects are delivered in lots, and alone at last (protocol.md, FETCH): no message dies by its neighbour.
 
 The promise of a dead letter without a REJECT, of five deliveries or more: in the first two it may have had any
 company, then that of a lot, and from the fifth on none. Company is what the same process had in hand at the same time:

@@ -492,7 +492,7 @@ def test_a_hold_outlives_a_rewind_unless_its_own_client_acked() -> None:
 def test_a_reject_that_failed_ends_no_hold() -> None:
     for late in (False, True):
         story = Story().publish().deliver(5, at=1.0, hold=9.0)
-        if late:  # the other delivery came before the answer
+        if late:  # the other delivery was before the answer
             story.settle("reject", 5, "fail")
             failed = story.rows.pop()
             story.deliver(6, at=3.0).rows.append({**failed, "at": 3.5})

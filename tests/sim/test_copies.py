@@ -18,7 +18,7 @@ from sim.schedule import Schedule
 
 
 def stored(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> tuple[Envelope, int]:
-    """Run a cluster; return the first STORE of a round that came to a, and the life that it was sent to."""
+    """Run a cluster; return the first STORE of a round that a got, and the life that it was sent to."""
     caught: list[tuple[Envelope, int]] = []
     receive = Links.receive
 

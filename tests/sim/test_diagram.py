@@ -32,7 +32,7 @@ SHRUNK = Schedule.from_json(
 "faults":[],"packets":[["b","c","Hold",2,[0.0669]],["a","b","HoldReply",0,[0.0597]]],"ends":2.253}
 """
 )
-"""With the rule of RULE left out two have one message, as a HOLD came late."""
+"""With the rule of RULE left out two have one message, as a HOLD was late."""
 
 RULE = "no-replacing"
 

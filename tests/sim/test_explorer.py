@@ -227,12 +227,12 @@ FOUND_LATE = {
     "voters-name-suspects", "names-are-no-exception", "voters-are-adopted-once-durable",
     "new-voters-learn-what-was-accepted", "recovery-tells-replaced",
 }  # fmt: skip
-"""Rules without which the first failure comes after more than `LATE` states."""
+"""Rules without which the first failure is after more than `LATE` states."""
 
 LATE = 3_000
 
 ALONE = {"stale-generation-refused", "conflict-once-chosen"}
-"""The only rows of their promise, which run here though their failure comes late."""
+"""The only rows of their promise, which run here though their failure is late."""
 
 
 def name_of(thing: Rule | Scenario) -> str:

@@ -135,7 +135,7 @@ def test_the_proxy_blocks_one_direction_delays_and_cuts(echo: int) -> None:
         stream = await trio.open_tcp_stream("127.0.0.1", port)
         await stream.send_all(b"one")
         assert await stream.receive_some() == b"one"
-        proxy.block([("b", "a")])  # requests arrive, and no answer comes
+        proxy.block([("b", "a")])  # requests arrive, and answers do not
         await stream.send_all(b"two")
         with trio.fail_after(PATIENCE_S):
             while proxy.carried["a", "b"] < 6:

@@ -19,7 +19,7 @@ AS_OF = "2026-11-22T12:00:00Z"
 
 
 def main(spark: SparkSession, data: Path, histories: str, out: str) -> None:
-    """Run both jobs, the first once more for what came since, and a stream over the same dead letters to its end."""
+    """Run both jobs, the first once more for later deaths, and a stream over the same dead letters to its end."""
     directories = [str(data / name) for name in NAMES]
     given = [f"--data={directory}" for directory in directories]
     deadletters.main([*given, "--as-of", AS_OF, "--out", f"{out}/deadletters"], standalone_mode=False)

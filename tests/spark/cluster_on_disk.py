@@ -128,7 +128,7 @@ class Node:
         return self.number
 
     def resolve(self, key: PartitionId, group: str, span: Span, record: Record) -> None:
-        """Merge a record, and write down what came of it, as a node does."""
+        """Merge a record, and write down the result, as a node does."""
         mine = self.records.setdefault((key, group), {})
         for seq in range(span.start, span.stop):
             name = (span.producer_id, seq)

@@ -1,4 +1,4 @@
-"""Nightly runs: `--since` reads what came after an earlier run, and `--table` keeps each dead letter once."""
+"""Nightly runs: `--since` reads the deaths after an earlier run, and `--table` keeps each dead letter once."""
 
 from __future__ import annotations
 

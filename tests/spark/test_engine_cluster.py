@@ -125,7 +125,7 @@ def summary_in(out: Path) -> dict[str, Any]:
 
 @pytest.mark.soak
 def test_a_cluster_that_loses_a_worker_gives_the_same_tables(spark: SparkSession, tmp_path: Path) -> None:
-    """Histories come from a second file system and results go there, by URI: it is a view of the first."""
+    """Histories are read from a second file system and results go there, by URI: it is a view of the first."""
     data, histories, away, here = (tmp_path / name for name in ("data", "histories", "away", "here"))
     write(50, data).close()
     histories.mkdir()

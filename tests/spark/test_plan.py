@@ -22,7 +22,7 @@ SEQS = count(1000)
 
 
 def many(number: int, **said: Any) -> list[dict[str, Any]]:
-    """Dead letters of one kind, two and a half hours old, with different payloads unless told otherwise."""
+    """Dead letters of one kind, two and a half hours old, with different payloads if ``said`` has none."""
     return [death(next(SEQS), **{"died_at": OLD, "error_class": "app.Odd", **said}) for _ in range(number)]
 
 

@@ -1,4 +1,4 @@
-"""Deleted names and moved partitions in journals: what was deleted or moved away does not come back."""
+"""Deleted names and moved partitions in journals: what was deleted or moved away is not read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Following dead letters: each comes once, whenever nodes roll or hear of it, and a restart reads nothing again."""
+"""Following dead letters: each is read once, whenever nodes roll or hear of it, and a restart reads nothing again."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def filled(count: int, size: int = 1_000, **options: int) -> tuple[MemoryDisk, J
 
 
 class Churn:
-    """Batches that come and are forgotten soon, but for some that stay: now the one, now the other out of order."""
+    """Batches that are added and soon dropped, but for some that stay: now the one, now the other out of order."""
 
     def __init__(self, disk: Disk, messages: int, segment_bytes: int, seed: int = 1) -> None:
         self.disk = disk
@@ -189,7 +189,7 @@ def test_a_segment_that_is_mostly_needed_is_left_alone() -> None:
 
 
 def test_uncommitted_entries_are_moved_later() -> None:
-    """A roll may come before the commit of earlier bytes: they cannot be read yet."""
+    """A roll may be before the commit of earlier bytes: they cannot be read yet."""
     store, _ = start(MemoryDisk())
     store.append([batch(number, size=1_000) for number in range(6)])
     store.drop(range(5))

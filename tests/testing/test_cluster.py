@@ -245,7 +245,7 @@ def test_a_node_answers_for_partitions_of_other_nodes_with_their_bytes() -> None
 
 
 def test_answers_that_a_node_has_begun_come_though_the_client_sends_no_more() -> None:
-    """A client that leaves reads on, and gives back messages that come. Others stay held until their holds run out."""
+    """A client that leaves reads on, and gives back messages that it gets. Others stay held until their holds end."""
 
     async def test() -> list[Any]:
         replies: list[Any] = []

@@ -80,7 +80,7 @@ def test_unknown_fields_are_skipped_wherever_they_are_appended(cls: type, data: 
     # A batch's header is bytes that stay as they are: what it has behind its fields is tested in test_batch.
     _, *bodies = encode_message(message, read=read_part)
     if cls in (m.AckRequest, m.RejectRequest, m.ExtendRequest, m.ReleaseRequest):
-        # Spans may be left away in an item, so an item's extra field comes behind them.
+        # Spans may be left away in an item, so an item's extra field is behind them.
         assert all(len(item) == 2 for item in message.items)
     header = [codec.TYPE_OF[cls], 1, 2, *positional(message, extra)]
     assert decode_message(frame_of(header, b"".join(bodies))).message == as_received(message)

@@ -141,7 +141,7 @@ def test_missing_trailing_fields_take_their_default_and_no_others() -> None:
 
 
 def tupled(data: object) -> object:
-    """The arrays in it as tuples, as they come."""
+    """The arrays in it as tuples, in order."""
     return tuple(map(tupled, data)) if isinstance(data, list) else data
 
 
