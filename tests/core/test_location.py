@@ -96,7 +96,7 @@ def test_a_moved_directory_takes_part_once_every_other_node_answered_and_knows_o
     )
 
 
-def test_a_suspicion_outlives_restarts_and_snapshots() -> None:
+def test_a_moved_directory_counts_as_moved_after_restarts_and_snapshots() -> None:
     cluster = with_messages(1)
     cluster.kill("a")
     restore(cluster, "c")

@@ -141,7 +141,7 @@ def test_a_full_disk_refuses_publishes_takes_acks_and_gives_space_back(
 
 @pytest.mark.soak
 def test_dead_letters_on_a_full_disk_end_no_node(small_disk: Path, tmp_path: Path) -> None:
-    """The reserve is for acks: other requests do not use it (docs/protocol.md, ROOM)."""
+    """The reserve is for acks: other requests do not use it (docs/protocol.md, DISK SPACE)."""
     path = write_config(
         tmp_path,
         data_dir=str(small_disk / "data"),
