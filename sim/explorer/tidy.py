@@ -16,8 +16,8 @@ def tidy(core: NodeCore, now: Now, *, keeps_given: bool) -> None:
     """Change ``core``, and none of its behaviour.
 
     Hints on who else is fetching have no effect with ``steal_after = 0``; topics are placed as if all peers were up;
-    a request for holds waits here until the node can answer, so it need not come again;
-    no client acts on a hint of suspects; timers whose round, request or hold is gone do nothing when they come.
+    a request for holds waits here until the node can answer, so it need not be repeated;
+    no client acts on a hint of suspects; timers whose round, request or hold is gone do nothing when due.
     Those of holds that an ACK ended early are kept, because its hold is still reported.
 
     With ``keeps_given``, messages handed to a client are still looked at.

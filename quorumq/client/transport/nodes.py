@@ -221,7 +221,7 @@ class Nodes:
     """The longest hold that the cluster allows, in seconds, once METADATA has said it."""
     _said: dict[str, str] = field(default_factory=dict)  # by node, from the last METADATA
     _layout: int = 0  # number of the cluster layout that this was of
-    _learned_at: float = 0.0  # when it came, by trio's clock
+    _learned_at: float = 0.0  # when it was received, by trio's clock
     _stale: trio.Event = field(default_factory=trio.Event)  # a node could not be asked, or hung up, since
     _connections: dict[tuple[str, str], Connection] = field(default_factory=dict)  # by pool and address
     _dialling: dict[tuple[str, str], trio.Lock] = field(default_factory=dict)

@@ -117,7 +117,7 @@ class ReceiveActions:
             raise
 
     async def _hide(self, call: Call, ticket: Settleable, seconds: int) -> None:
-        """Have a message come again after a number of seconds. A hold can be extended, and not shortened.
+        """Have a message redelivered after a number of seconds. A hold can be extended, and not shortened.
 
         Why: replicas know its end. A time of day in the handle misses extensions, and clocks of gateways differ.
         """
