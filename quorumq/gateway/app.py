@@ -41,9 +41,6 @@ def make_app(gateway: Gateway) -> ASGIApp:
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request in its user's turn."""
-        if scope["type"] == "websocket":
-            await send({"type": "websocket.close"})
-            return
         if scope["type"] != "http":
             await answer(scope, receive, send)
             return

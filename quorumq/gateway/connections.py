@@ -12,6 +12,7 @@ import h11
 import hypercorn.protocol
 import hypercorn.trio.run
 import trio
+from hypercorn.events import Closed, Event
 from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.trio.tcp_server import TCPServer
 
@@ -116,9 +117,19 @@ class Connection(TCPServer):
                 await stream.send_all(NO_NODE)
             elif first:
                 self.config.shares.pay(None, serves=True)  # type: ignore[attr-defined]
-                await super().run()
+                try:
+                    await super().run()
+                except* Exception:  # it would end the process
+                    log.exception("a connection of %s met a bug, and is closed", address)
         finally:
             connections.release(address)
+
+    async def protocol_send(self, event: Event) -> None:
+        """Send a part of an answer, unless another task is closing the connection, as after a bad request behind it."""
+        try:
+            await super().protocol_send(event)
+        except trio.BusyResourceError:
+            await self.protocol.handle(Closed())
 
     async def _read_data(self) -> None:
         await super()._read_data()
@@ -128,13 +139,30 @@ class Connection(TCPServer):
 
 
 class Head(h11.Connection):
-    """The protocol of a connection, by which a client waits in vain for leave to send a body that is too long."""
+    """The protocol of a connection, by which a client waits in vain for leave to send a body that is too long.
+
+    It is HTTP/1.1 alone. Under HTTP/2 and web sockets hypercorn's tasks raise what a client wants them to raise, and no
+    limit here counts streams.
+    """
 
     _is_too_long = False
 
+    def receive_data(self, data: bytes) -> None:
+        if not data or self.their_state is not h11.MUST_CLOSE:
+            super().receive_data(data)
+
     def next_event(self) -> Any:
+        if self.their_state is h11.MUST_CLOSE and self.trailing_data[0]:
+            return h11.NEED_DATA  # bytes behind the last request, whose answer an error would cut off
         event = super().next_event()
         if isinstance(event, h11.Request):
+            if event.http_version > b"1.1":
+                raise h11.RemoteProtocolError("HTTP/1.1 is the only version", error_status_hint=505)
+            if any(name == b"upgrade" for name, _ in event.headers):
+                headers = [pair for pair in event.headers if pair[0] != b"upgrade"]
+                event = h11.Request(
+                    method=event.method, target=event.target, headers=headers, http_version=event.http_version
+                )
             self._is_too_long = length_of(event.headers) > BODY_BYTES_MAX
         return event
 

@@ -82,6 +82,7 @@ def http_config(settings: Settings, shares: Shares) -> _Config:
     config.shares = shares
     config.connections = Connections(file_limit())
     config.bind = [settings.listen]
+    config.alpn_protocols = ["http/1.1"]
     config.certfile = settings.tls_cert or None
     config.keyfile = settings.tls_key or None
     config.loglevel = "WARNING"

@@ -79,21 +79,6 @@ async def test_no_header_and_no_path_is_a_bug() -> None:
         assert (await call(app, {**get("*"), "method": "OPTIONS"}, b"", None)).status == 404
 
 
-async def test_a_web_socket_is_refused_on_all_paths() -> None:
-    """The answer was 500, with two tracebacks in the log."""
-    async with world() as it:
-        for path in ("/", "/ready", "/v1/topics", "/console/"):
-            sent: list[Any] = []
-
-            async def send(message: Any, sent: list[Any] = sent) -> None:
-                sent.append(message["type"])
-
-            scope = {name: value for name, value in get(path).items() if name != "method"}
-            connect = trio.sleep_forever
-            await make_app(it.gateway)({**scope, "type": "websocket"}, connect, send)
-            assert sent == ["websocket.close"], path
-
-
 def test_a_public_name_that_leads_to_an_open_gateway_is_refused() -> None:
     names = {"listen": "0.0.0.0:7480", "public_url": "http://q.example.org:7480"}
     for host, status in (

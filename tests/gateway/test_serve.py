@@ -23,7 +23,7 @@ from quorumq.cli.main import main
 from quorumq.client import TooFewReplicas, connect
 from quorumq.gateway import gateway, requests
 from quorumq.gateway import serve as process
-from quorumq.gateway.connections import CONNECTIONS_MAX, OTHER_FILES, Connections
+from quorumq.gateway.connections import CONNECTIONS_MAX, OTHER_FILES, Connections, Head
 from quorumq.gateway.serve import ending, http_config, serve
 from quorumq.gateway.settings import Settings
 from quorumq.gateway.shares import Shares
@@ -209,6 +209,40 @@ async def test_a_client_of_nodes_learns_that_this_is_a_gateway() -> None:
 
 
 @in_real_time
+async def test_no_connection_ends_the_gateway_and_all_are_of_http_1(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One request of HTTP/2, with a byte in its path that is no ASCII, ended the process."""
+    async with serving() as connect:
+
+        async def ask(request: bytes) -> bytes:
+            async with await connect() as stream:
+                await stream.send_all(request)
+                return (await stream.receive_some())[:12]
+
+        get = b"GET /v1/openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n%b\r\n\r\n"
+        assert await ask(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n") == b"HTTP/1.1 505"
+        for upgrade in (b"h2c\r\nHTTP2-Settings: AAM", b"websocket"):
+            assert await ask(get % (b"Connection: Upgrade\r\nUpgrade: " + upgrade)) == b"HTTP/1.1 200"
+        half = b"POST /v1/nope HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n\r\n"
+        for _ in range(40):
+            assert await ask(b"GET /v1/openapi.json HTTP/1.0\r\n\r\n\r\n") == b"HTTP/1.1 200", (
+                "a line too many"
+            )
+            async with await connect() as stream:
+                await stream.send_all(half)
+                await stream.send_eof()
+                while await stream.receive_some():
+                    pass
+        assert not caplog.text
+        with monkeypatch.context() as patch:
+            patch.setattr(Head, "next_event", {}.popitem)
+            assert await ask(get % b"X: y") == b""
+        assert "KeyError" in caplog.text
+        assert await ask(get % b"X: y") == b"HTTP/1.1 200"
+
+
+@in_real_time
 async def test_steps_of_a_connection_count_for_the_user_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Shares()
     monkeypatch.setattr(gateway, "Shares", lambda: made)
@@ -255,7 +289,7 @@ async def test_a_certificate_counts_from_the_next_connection_on(
     cert, key = files.issue("old", file="gateway")
     trusting = client_context(files.ca)
     trusting.check_hostname = False
-    trusting.set_alpn_protocols(["http/1.1"])
+    trusting.set_alpn_protocols(["h2", "http/1.1"])
 
     async with serving(tls_cert=cert, tls_key=key) as connect:
 
