@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from quorumq.client import NewMessage, NotFound
+from quorumq.client import NewMessage, NotFound, connect
 from quorumq.client.admin import peek
 from quorumq.client.admin.peek import Bodies, bodies_of
 from quorumq.core import messages as m
@@ -217,6 +217,36 @@ async def test_a_tail_yields_what_is_published_from_now_on_also_after_its_replic
             await trio.sleep(60)
             assert sorted(payloads) == [b"0", b"1", b"2", b"3", b"4", b"5"], "each once"
             nursery.cancel_scope.cancel()
+
+
+async def test_a_tail_goes_by_no_clock_of_a_producer_also_when_the_batch_at_its_cursor_is_reclaimed() -> None:
+    """A producer an hour ahead hid all others' messages, one behind was not seen."""
+    async with jobs(1) as (cluster, client):
+        await client.create_group("jobs", "g")
+        payloads: list[bytes] = []
+
+        async def watch() -> None:
+            async for match in client.tail("jobs", "g"):
+                payloads.append(match.message.payload)
+
+        async def publish(number: int, hours: int) -> None:
+            ms = hours * 3_600_000
+            given: Any = {"dial": cluster.dial, "wall_ms": lambda: cluster.wall_ms() + ms}
+            async with connect(cluster.addresses, **given) as other:
+                await other.publish("jobs", b"%d" % number)
+            await trio.sleep(2)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch)
+            await trio.sleep(2)
+            for number, hours in enumerate((0, -1, 1, 0)):
+                await publish(number, hours)
+            _, *new = await client.fetch("jobs", "g", max_messages=10, min_messages=5, max_wait=5)
+            await client.ack(new)
+            await trio.sleep(20)
+            await publish(4, -1)
+            nursery.cancel_scope.cancel()
+        assert payloads == [b"0", b"1", b"2", b"3", b"4"]
 
 
 @pytest.mark.parametrize("pattern", ["*", "jo*", "nothing*"])

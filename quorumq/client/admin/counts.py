@@ -32,7 +32,7 @@ SEARCH_STEP: Final = 32
 """Messages that a search reads in one step, about half a millisecond."""
 TAIL_EVERY_S: Final = 1.0
 TAIL_BACK_MS: Final = 60_000
-"""Milliseconds before the newest message of a tail at which it begins anew at another replica."""
+"""Milliseconds before the last answer of a tail's replica at which it begins anew at another one."""
 TAIL_SEEN_MAX: Final = 10_000
 """Messages of a partition that a tail remembers, so that it does not yield them twice."""
 
@@ -241,16 +241,17 @@ class CountCalls(PeekCalls):
         check_which(which)
         every = seconds_of("every", every, DELAY_MAX_S)
         register = await self.context.topic(topic, timeout=timeout)
-        tails = [Tail(number, self.context.wall_ms()) for number in range(register.partitions)]
+        begin_ms = self.context.wall_ms()
+        tails = [Tail(number, begin_ms, begin_ms) for number in range(register.partitions)]
         while True:
             for tail in tails:
                 request = m.PeekRequest(
                     topic, tail.partition, group, which, tail.cursor, SEARCH_PAGE, True,
-                    since_ms=max(tail.begin_ms, tail.newest_ms - TAIL_BACK_MS), follow=True,
+                    since_ms=tail.since_ms, follow=True,
                 )  # fmt: skip
                 only = self.context.nodes.addresses_of(register.replicas[tail.partition])
                 page, connection = await self._page("tail of", request, only, tail.address, timeout)
-                for match in tail.take(page, connection.address, register):
+                for match in tail.take(page, connection.address, register, self.context.wall_ms()):
                     yield match
             await trio.sleep(every)
 
@@ -294,26 +295,35 @@ class CountCalls(PeekCalls):
 
 @dataclass(eq=False)
 class Tail:
-    """Place of a tail in one partition. A cursor is a replica's own: at another replica it begins anew, from a time."""
+    """Place of a tail in one partition. A cursor is a replica's own: at another replica it begins anew, from a time.
+
+    Attributes:
+        since_ms: that time, until the end of what the other replica has. 0 while cursors count alone: producers' clocks
+            may be wrong.
+    """
 
     partition: int
     begin_ms: int
-    newest_ms: int = 0
+    answered_ms: int
+    since_ms: int = 0
     cursor: tuple[int, int] = (-1, 0)
     address: str = ""
     seen: OrderedDict[MessageId, None] = field(default_factory=OrderedDict)
 
-    def take(self, reply: m.PeekReply, address: str, topic: Topic) -> list[Match]:
+    def take(self, reply: m.PeekReply, address: str, topic: Topic, now_ms: int) -> list[Match]:
         """Move on, and return the messages that are new."""
         if self.address not in ("", address):
             self.address, self.cursor = address, (0, 0)
+            self.since_ms = max(self.begin_ms, self.answered_ms - TAIL_BACK_MS)
             return []
+        if reply.cursor == self.cursor:
+            self.since_ms = 0
+        self.answered_ms = now_ms
         self.address, self.cursor = address, reply.cursor or (0, 0)
         bodies = Bodies(cast("tuple[WireSlice, ...]", reply.slices))
         matches = []
         for item in reply.items:
             peek = Peek(topic.name, self.partition, item, *bodies.within(item.span))
-            self.newest_ms = max(self.newest_ms, peek.published_ms)
             for name in peek.ids(topic.id):
                 if name.seq in peek.bodies and name not in self.seen:
                     self.seen[name] = None

@@ -56,7 +56,7 @@ def page_of(batches: Batches, view: GroupView, request: PeekRequest, now: Now) -
     capacity = PEEK_BYTES_MAX
     bytes_left = limits.FETCH_BYTES_MAX
     scanned, last = 0, -1
-    for part, shift, batch in stored_parts(batches, request.cursor):
+    for part, shift, batch in stored_parts(batches, request.cursor, request.follow):
         scanned += batch.number != last
         last = batch.number
         if scanned > limits.PEEK_SCAN_MAX:
@@ -100,15 +100,23 @@ def fitting(batches: Batches, span: Span, bytes_left: int) -> Span | None:
     return span
 
 
-def stored_parts(batches: Batches, cursor: tuple[int, int]) -> Iterator[tuple[Span, int, StoredBatch]]:
+def stored_parts(
+    batches: Batches, cursor: tuple[int, int], follow: bool = False
+) -> Iterator[tuple[Span, int, StoredBatch]]:
     """Yield the messages whose payload is here, batch by batch, oldest first, from the record at ``cursor`` on.
 
-    If the cursor's batch was reclaimed meanwhile, that is from the beginning.
+    If the cursor's batch was reclaimed meanwhile, that is from the beginning; if they are followed, from the next batch
+    that has come since.
 
     Returns:
         Messages of one batch, the difference between a record's index in it and the message's number, and the batch.
     """
     at = batches.stored.get(cursor[0])
+    if at is None and follow:
+        following = min((number for number in batches.stored if number > cursor[0]), default=None)
+        if following is None:
+            return
+        at = batches.stored[following]
     for _, number in batches.order.onward(at.key if at is not None else None):
         begin = cursor[1] if number == cursor[0] else 0
         batch = batches.stored[number]
