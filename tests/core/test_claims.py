@@ -126,6 +126,7 @@ def test_a_reject_of_what_was_purged_ends_the_claim_for_good() -> None:
     assert claims(cluster) == 3
     assert outcomes(cluster.ask("c", m.RejectRequest(got))) == [Code.ALREADY_SETTLED]
     assert claims(cluster) == 0
+    assert outcomes(cluster.ask("c", m.RejectRequest(got))) == [Code.HOLD_LOST], "nor is it requeued now"
     cluster.crash("abc")
     assert claims(cluster) == 0
 

@@ -333,11 +333,12 @@ def on_reject(record: Record, lease: Lease, ballots: Ballots, context: RuleConte
 
 
 def is_retry(record: Record, lease: Lease, context: RuleContext, ask: RejectAsk) -> bool:
-    """Return True if a REJECT without a hold is a retry: its own ballot is in the record, or in the delay."""
+    """Return True if a REJECT without a hold is a retry: its ballot is in the record, or in the delay if it is open."""
     ballot = ask.owner.ballot
     if ask.record.death is None:
-        delay = lease.delay
-        return delay is not None and delay.ballot == ballot
+        is_open = as_read(record, context, ask.record.generation)[:3] == ask.record[:3]
+        # Else the delay may be that of a refusal, which ended a claim.
+        return is_open and lease.delay is not None and lease.delay.ballot == ballot
     stands = as_read(record, context, context.generation)
     return stands.n == ask.record.n and stands.death is not None and stands.death.ballot == ballot
 
