@@ -210,6 +210,19 @@ async def test_a_message_is_visible_when_its_timeout_says() -> None:
             )
 
 
+async def test_a_change_of_visibility_waits_for_no_node_that_hangs() -> None:
+    async with world("jobs") as it:
+        await it.sdk.ok("SendMessage", QueueUrl=JOBS, MessageBody="x")
+        (message,) = await receive(it.sdk, VisibilityTimeout=30)
+        await it.nodes.cut("c")
+        for seconds in (40, 3):
+            change = {"ReceiptHandle": message["ReceiptHandle"], "VisibilityTimeout": seconds}
+            began = trio.current_time()
+            await it.sdk.ok("ChangeMessageVisibility", QueueUrl=JOBS, **change)
+            assert trio.current_time() - began < 2
+        assert await receive(it.sdk, WaitTimeSeconds=5)
+
+
 async def test_a_long_poll_may_be_parked_for_all_of_its_wait() -> None:
     async with world("jobs", hold_time_max=600.0) as it:
         assert not await receive(it.sdk, VisibilityTimeout=600, WaitTimeSeconds=20)

@@ -7,6 +7,7 @@ users: a producer or a consumer gets this, and not the client.
 from __future__ import annotations
 
 import itertools
+import math
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
@@ -164,11 +165,18 @@ class Context:
                     request = request._replace(generation=error.number)
 
     async def ask_each(
-        self, nodes: Iterable[str], request: m.ClientRequest, action: str, timeout: float | None
+        self,
+        nodes: Iterable[str],
+        request: m.ClientRequest,
+        action: str,
+        timeout: float | None,
+        *,
+        enough: float = math.inf,
     ) -> tuple[dict[str, Any], dict[str, str]]:
         """Ask these nodes at once; return the replies by node, and the errors of the others.
 
-        Each has ``timeout`` seconds: if None the client's, and at most `EACH_S`.
+        Each has ``timeout`` seconds: if None the client's, and at most `EACH_S`. With ``enough`` replies none is waited
+        for any more.
         """
         replies: dict[str, Any] = {}
         errors: dict[str, str] = {}
@@ -180,6 +188,8 @@ class Context:
                 replies[node] = await self.ask(request, f"{action} at {node}", each, writes=False, only=only)
             except QuorumqError as error:
                 errors[node] = str(error)
+            if len(replies) >= enough:
+                nursery.cancel_scope.cancel()
 
         async with trio.open_nursery() as nursery:
             for node in nodes:

@@ -9,11 +9,12 @@ from typing import Any, Final
 
 import trio
 
-from quorumq.client import Message, MessageId, receipt_from_text
-from quorumq.client.admin.show import Seen
+from quorumq.client import Message, receipt_from_text
+from quorumq.client.admin.show import Seen, seen
 from quorumq.client.base.message import Settleable
+from quorumq.core import messages as m
 from quorumq.core.values.deadnames import DEAD_SUFFIX
-from quorumq.core.values.errors import AlreadySettled, HoldLost, NotFound, QuorumqError, UsageError
+from quorumq.core.values.errors import AlreadySettled, HoldLost, NotFound, QuorumqError
 from quorumq.gateway.requests import Stopping, while_there
 from quorumq.gateway.sqs.attributes import AttributeCache
 from quorumq.gateway.sqs.call import BATCH_MAX, Call, Params
@@ -131,16 +132,24 @@ class ReceiveActions:
             await call.client.extend([ticket], seconds)
 
     async def _states(self, call: Call, ticket: Settleable) -> list[Seen]:
-        """Return the state of a receipt's message in its group on each replica that answers."""
+        """Return the state of a receipt's message in its group on the replicas of a majority, or on those that answer.
+
+        Why: a replica that hangs would cost 3 s, and a consumer extends a short hold more often than that.
+        """
         receipt, queue = ticket.delivery.receipt, call.queue()
-        name = MessageId(receipt.partition, receipt.span.producer_id, ticket.seq)
+        partition, span = receipt.partition, receipt.span
+        request = m.ShowRequest(partition, span._replace(start=ticket.seq, stop=ticket.seq + 1), False)
         with suppress(QuorumqError):
             is_dead = receipt.group.endswith(DEAD_SUFFIX)
-            for topic in await self._cache.sources(call, queue) if is_dead else [queue]:
-                with suppress(UsageError):
-                    life = await call.client.show(topic, name)
-                    seen = [one for replica in life.replicas for one in replica.groups]
-                    return [one for one in seen if one.group == receipt.group]
+            names = await self._cache.sources(call, queue) if is_dead else [queue]
+            for topic in [(await self._cache.of(call, name)).topic for name in names]:
+                if topic.id == partition.topic and partition.number < topic.partitions:
+                    members = topic.replicas[partition.number]
+                    replies, _ = await call.client.context.ask_each(
+                        members, request, "show a message", None, enough=len(members) // 2 + 1
+                    )
+                    groups = [seen(one) for reply in replies.values() for one in reply.groups]
+                    return [one for one in groups if one.group == receipt.group]
         return []
 
     async def _each(
