@@ -8,12 +8,12 @@ import pytest
 import trio
 
 from quorumq.cli.show import _check_known, _fields, _lines, _print, _told
-from quorumq.client import Life, MessageId, NotFound, TooFewReplicas, UsageError
+from quorumq.client import Life, MessageId, NotFound, TooFewReplicas, Unauthorized, UsageError
 from quorumq.client.base.context import EACH_S
-from quorumq.core.messages import ShowRequest
+from quorumq.core.messages import DescribeGroups, ShowRequest
 from quorumq.core.values import limits
 from quorumq.history import HistoryWriter
-from tests.client.fake import serving
+from tests.client.fake import failing, serving
 from tests.client.steps import jobs, publish
 
 
@@ -118,6 +118,19 @@ async def test_silent_nodes_are_named_and_impossible_requests_refused() -> None:
             cluster.kill(name)
         with pytest.raises(TooFewReplicas):
             await client.show("jobs", message.id, timeout=1.0)
+
+
+async def test_a_refusal_of_all_nodes_is_raised_as_it_is() -> None:
+    """The error of a client without the right was TooFewReplicas, which asks to repeat the request."""
+    async with jobs(1) as (cluster, client):
+        (message,) = await client.fetch("jobs", "g")
+        cluster.answer = failing("unauthorized", times=100, of=ShowRequest)
+        with pytest.raises(Unauthorized):
+            await client.show("jobs", message.id)
+        cluster.answer = failing("unauthorized", times=100, of=DescribeGroups)
+        for call in (client.backlog("jobs", "g"), client.backlogs()):
+            with pytest.raises(Unauthorized):
+                await call
 
 
 async def test_groups_beyond_the_limit_are_counted(

@@ -177,9 +177,13 @@ class Context:
 
         Each has ``timeout`` seconds: if None the client's, and at most `EACH_S`. With ``enough`` replies none is waited
         for any more.
+
+        Raises:
+            UsageError: all of them refuse the request for good.
         """
         replies: dict[str, Any] = {}
         errors: dict[str, str] = {}
+        refusals: list[UsageError] = []
         each = min(EACH_S, self.timeout) if timeout is None else timeout
 
         async def ask(node: str) -> None:
@@ -188,12 +192,16 @@ class Context:
                 replies[node] = await self.ask(request, f"{action} at {node}", each, writes=False, only=only)
             except QuorumqError as error:
                 errors[node] = str(error)
+                if isinstance(error, UsageError):
+                    refusals.append(error)
             if len(replies) >= enough:
                 nursery.cancel_scope.cancel()
 
         async with trio.open_nursery() as nursery:
             for node in nodes:
                 nursery.start_soon(ask, node)
+        if refusals and not replies and len(refusals) == len(errors):
+            raise refusals[0]
         return replies, errors
 
     def watch(self, kind: str, **fields: object) -> Watch | None:
