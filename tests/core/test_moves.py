@@ -176,6 +176,41 @@ def test_a_move_is_asked_for_again_and_back() -> None:
     assert len(fetch(cluster, others[1])) == 1
 
 
+def moves_at_once(cluster: Cluster, topic: Topic, node: str) -> list[int]:
+    """Ask a node for a move of each partition of a topic; return the keys."""
+    asked: list[m.MovePartition] = []
+    for number, members in enumerate(topic.replicas):
+        to = next(name for name in cluster.names if name not in members)
+        asked.append(m.MovePartition("jobs", number, members[0], to))
+    return [cluster.submit(node, request) for request in asked]
+
+
+def test_moves_by_one_node_are_proposed_one_after_the_other() -> None:
+    """Each competed with all others: it took many times the rounds, and some failed."""
+    cluster = Cluster(5)
+    topic = cluster.topic(partitions=16)
+    cluster.delay = 0.002
+    proposals = noted(cluster, lambda sender, to, message: to != sender and isinstance(message, m.Prepare))
+    keys = moves_at_once(cluster, topic, "a")
+    cluster.advance(4.0)
+    assert all(isinstance(cluster.replies[key], m.TopicReply) for key in keys)
+    assert len(proposals) == 16 * 4
+
+
+def test_a_move_whose_turn_does_not_come_did_nothing() -> None:
+    cluster = Cluster()
+    topic = cluster.topic(rf=1, partitions=2)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.Accept)
+    first, second = moves_at_once(cluster, topic, "a")
+    cluster.advance(6.0)
+    check_failed(cluster.replies[first], Code.OUTCOME_UNKNOWN)
+    check_failed(cluster.replies[second], Code.TOO_FEW_REPLICAS, "try again")
+    cluster.hear_all(1.0)
+    for key in moves_at_once(cluster, topic, "a"):
+        cluster.advance(1.0)
+        assert isinstance(cluster.replies[key], m.TopicReply)
+
+
 @pytest.mark.parametrize(
     ("source", "to", "why"),
     [("first", "none", "one of"), ("other", "another", "from is"), ("first", "second", "two slots")],

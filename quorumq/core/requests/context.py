@@ -160,7 +160,8 @@ class Context(Placing):
         rounds: requests under way, by number of round.
         fetches: FETCHes that clients have asked for here.
         unstamped: requests that wait for the clock's reserve, by key.
-        proposing: request that proposes a change of a group, by instance; others of this node wait for it.
+        proposing: request that proposes a change of a group, by instance, or a topic's layout; others of this node wait
+            for it.
         keys: last key given to a request that is no client's.
         publishing: batches published in this step and not sent yet.
         parking: FETCHes that are parked here.

@@ -15,7 +15,7 @@ from quorumq.core.messages.effects import Effect
 from quorumq.core.requests import merging
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.promising import overtaken
-from quorumq.core.requests.proposing import PROPOSALS_MAX, Proposer
+from quorumq.core.requests.proposing import PROPOSALS_MAX, TURN_S, Proposer
 from quorumq.core.requests.registers import TopicCoordinator
 from quorumq.core.values.errors import Code
 from quorumq.core.values.types import (
@@ -45,14 +45,20 @@ class LayoutCoordinator(TopicCoordinator):
     Args:
         topic: the register as this node has it.
         partition: number of the partition to change.
+
+    Attributes:
+        turn: stands for all layouts of the topic. One request of a node at a time makes one.
+        until: time at which it stops to wait for its turn, and to propose again (monotonic seconds).
     """
 
-    __slots__ = ("partition", "proposer", "required")
+    __slots__ = ("partition", "proposer", "required", "turn", "until")
 
     def __init__(self, key: int, topic: Topic, partition: int) -> None:
         super().__init__(key, topic.name)
         self.topic = topic
         self.partition = partition
+        self.turn = Instance(topic.id, "", 0)
+        self.until = 0.0
         self.proposer: Proposer | None = None
         self.required: tuple[
             NodeId, ...
@@ -81,14 +87,22 @@ class LayoutCoordinator(TopicCoordinator):
     # ------------------------------------------------------------------------------- the steps
 
     def start(self, context: Context, now: Now) -> list[Effect]:
-        """Do the next step, by the register here. A change that another node began is finished first."""
+        """Do the next step, by the register here. A change that another node began is finished first.
+
+        Why in turns: all requests of a node would compete in each instance, with several times the rounds.
+        """
         self.close_rounds(context)
+        self.until = self.until or now.mono + context.config.request_timeout
         topic = self.topic = context.catalogue.topics[self.topic.id]
         if topic.deleted:
             return self.on_replaced(context, now)
-        if topic.next_layout is not None:
-            if self.count_write():
+        if context.proposing.setdefault(self.turn, self.key) != self.key:
+            if now.mono >= self.until:
                 return self.give_up(context)
+            self.step = "turn"
+            context.state.at(now.mono + TURN_S, ("again", self.key))
+            return []
+        if topic.next_layout is not None:
             return self.write(context, "announce", topic, now)
         if self.is_done(topic):
             return self.write(context, "confirm", topic, now)
@@ -96,13 +110,25 @@ class LayoutCoordinator(TopicCoordinator):
         if is_late or isinstance(placement, str):
             problem = m.Failed(Code.CONFLICT, str(placement))
             return self.refuse(context, overtaken(f"topic {self.name!r}") if is_late else problem)
+        if now.mono >= self.until:
+            return self.give_up(context)
         return self.check_slots(context, topic, placement, now)
 
     def refuse(self, context: Context, refusal: m.Failed) -> list[Effect]:
         """Refuse; if our own layout may have been chosen, the outcome is unknown."""
         if self.proposer is not None and not self.proposer.has_lost(self.topic.layout):
-            return self.give_up(context)
+            return super().give_up(context)
         return self.finish(context, refusal)
+
+    def give_up(self, context: Context) -> list[Effect]:
+        """Answer that others change the layout all the time. Nothing was done, unless it was proposed."""
+        detail = f"topic {self.name!r} gets layouts by other requests all the time: try again"
+        return self.refuse(context, m.Failed(Code.TOO_FEW_REPLICAS, detail))
+
+    def finish(self, context: Context, reply: m.ClientReply | None) -> list[Effect]:
+        if context.proposing.get(self.turn) == self.key:
+            del context.proposing[self.turn]
+        return super().finish(context, reply)
 
     def check_slots(self, context: Context, topic: Topic, placement: Placement, now: Now) -> list[Effect]:
         """Ask if every slot is trusted in the present set, before the next set is proposed.

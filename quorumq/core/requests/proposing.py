@@ -44,7 +44,7 @@ PAUSE_MAX_S = 1.0
 long each time, beginning with as long as the last one took. Short ones would fail others' proposals for ever."""
 
 TURN_S = 0.05
-"""Seconds between looks if another request of this node still proposes the next change of the same group."""
+"""Seconds between looks if another request of this node still proposes the next change of the same register."""
 
 UNSTAMPED_S = 1.0
 """Seconds that a proposal waits at most for the clock's reserve to be durable; then it is tried again."""
