@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from quorumq.core.messages import AckRequest, CloseRequest, Failed, OpenSession, Publish, PublishReply, Store
+from quorumq.core.messages import (
+    AckRequest,
+    CloseRequest,
+    Failed,
+    OpenSession,
+    Publish,
+    PublishReply,
+    Store,
+    SyncState,
+)
 from quorumq.core.messages.records import BatchStored
 from quorumq.core.partition.closed import number_of
 from quorumq.core.values.types import DERIVED, ProducerId
 from tests.core.cluster import Cluster
+from tests.core.network import hand_over
 from tests.core.steps import (
     check_failed,
     close,
@@ -107,6 +117,18 @@ def test_a_session_without_messages_is_closed_though_the_node_that_asked_was_sta
     cluster.crash("b")
     cluster.start("c", 20.0)
     assert closed(cluster) == [1, 1, 1]
+
+
+def test_a_producer_id_that_a_peer_names_twice_is_closed_once() -> None:
+    """If two lists of digests reach the peer in one step, its answer has what differs twice. That stopped the node."""
+    cluster, _, producer_id = with_session()
+    replica = replica_of(cluster, "a")
+    unused = producer_id._replace(k=9)
+    replica.batches.idle_since[unused] = cluster.now.mono
+    twice = (number_of(unused),) * 2
+    hand_over(cluster, "b", "a", SyncState(replica.partition, replica.epoch, (), (), closed=twice))
+    assert unused in replica.batches.closed
+    assert unused not in replica.batches.idle_since
 
 
 def test_a_batch_stored_before_the_closing_promise_reaches_all_replicas() -> None:

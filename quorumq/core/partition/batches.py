@@ -390,14 +390,12 @@ class Batches:
     def close(self, numbers: Iterable[Span]) -> tuple[Span, ...]:
         """Keep only the numbers of these producer ids, which are over; return the new ones. Producer ids with messages
         stay."""
-        fresh = [
-            part
-            for span in numbers
-            for gap in self.closed.numbers.gaps(span)
-            for part in subtract(gap, map(number_of, among((gap,), self.present.runs)))
-        ]
-        for span in fresh:
-            self.closed.add(span)
+        fresh: list[Span] = []
+        for span in numbers:
+            for gap in self.closed.numbers.gaps(span):
+                for part in subtract(gap, map(number_of, among((gap,), self.present.runs))):
+                    self.closed.add(part)  # at once: the numbers may name it again
+                    fresh.append(part)
         for producer_id in among(
             [span for span in fresh if is_windowed(span.producer_id)], self.reclaimed.runs
         ):
