@@ -194,6 +194,15 @@ RULES: tuple[Rule, ...] = (
         "quarantine-half",
         "quarantine after every restart",
         ((Replica, "in_quarantine", in_quarantine_at_even_starts),),
+        scenario=Scenario(
+            "restart-twice",
+            "a restart, 2 attempts, and another restart between them",
+            budget=Budget(restarts=2, ticks=1),
+            coordinators=(A, C),
+            restart_nodes=(B,),
+            give_up=False,
+            script=(*restarted(B, A, C), ("settle",), *won(A, B), *restarted(B, A, C)),
+        ),
     ),
     Rule(
         "votes-wait-for-the-topic",

@@ -39,6 +39,7 @@ BROKEN = {
     "raise-the-set-before-tells": "stuck",
     "raise-holds-of-the-set-before": "G2",
     "quarantine": "G2",
+    "quarantine-half": "G2",
     "quarantine-coordinator": "G2",
     "votes-wait-for-the-topic": "G2",
     "resync-brings-topics": "G2",
