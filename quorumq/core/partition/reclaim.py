@@ -3,7 +3,7 @@
 Disk space is reclaimed in these steps:
 
 1. A rule, such as that of ACK or HOLD, leaves a batch without available messages. `GroupView.apply` lists it in
-   `Changes.idle`, and `Views.finish` queues it (`Views.to_reclaim`).
+   `Changes.unavailable`, and `Views.finish` queues it (`Views.to_reclaim`).
 2. A timer sweeps (`Upkeep.regular_work`, `Reclaim.sweep`), and notes the queued batches that no group needs.
 3. Once a majority has listed its groups after that, and retention is over, `Reclaim.drop` returns a `Reclaimed` record
    and `DropBatches`.
