@@ -28,6 +28,7 @@ REMEDIES: Final = {
     "where for if": "write 'if' or 'when' for a condition",
     "so many": "write the number or the unit",
     "paragraph": "split the paragraph: at most 60 words",
+    "long line": "wrap prose of pages at 120 characters",
     "test name": "name subject, condition and result",
     "test import": "move what is shared to a module that is no test",
 }

@@ -19,6 +19,8 @@ PACKAGES: Final = (
 )  # fmt: skip
 """Prefixes of paths. The first match counts the file."""
 
+LINE_MAX: Final = 120
+
 MADE: Final = ("docs/api.md",)
 """Pages that a command writes from docstrings."""
 
@@ -291,6 +293,9 @@ def _parts(identifier: str) -> list[str]:
 
 def _of_page(path: str, text: str, words: Counter[str]) -> Iterator[Hit]:
     quoting = path.startswith(QUOTING)
+    for line, row in _outside_fences(text):
+        if len(row) > LINE_MAX and row.lstrip()[0] not in "|#<!":
+            yield Hit("long line", path, line, f"{len(row)} characters: {row[:80]}")
     for line, block in _paragraphs(text):
         plain = re.sub(r"\]\([^)]*\)", "]", block)
         words.update(re.findall(r"[a-z'-]+", plain.lower()))
@@ -302,21 +307,30 @@ def _of_page(path: str, text: str, words: Counter[str]) -> Iterator[Hit]:
 def _paragraphs(text: str) -> Iterator[tuple[int, str]]:
     """Prose outside of fences, headings and HTML. Each item of a list and each cell of a table is one paragraph."""
     block: list[str] = []
-    start, fence = 0, ""
-    for number, line in enumerate([*text.split("\n"), ""], start=1):
+    start = 0
+    for number, line in [*_outside_fences(text), (0, "")]:
         stripped = line.strip()
-        if fence:
-            fence = "" if stripped.startswith(fence) else fence
-            continue
-        opens = re.match(r"(```+|~~~+)", stripped)
-        ends = not stripped or opens or stripped[0] in "|#<" or re.match(r"(?:[-*+]|\d+\.) ", stripped)
+        ends = not stripped or stripped[0] in "|#<" or re.match(r"(?:[-*+]|\d+\.) ", stripped)
         if ends and block:
             yield start, " ".join(block)
             block = []
         if stripped.startswith("|"):
             yield from ((number, cell) for cell in stripped.split(" | "))
-        if opens:
-            fence = opens[1]
-        elif stripped and stripped[0] not in "|#<":
+        elif stripped and stripped[0] not in "#<":
             start = start if block else number
             block.append(stripped)
+
+
+def _outside_fences(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines that are no code, by number, and an empty one for the beginning of each fence."""
+    fence = ""
+    for number, line in enumerate(text.split("\n"), start=1):
+        stripped = line.strip()
+        opens = re.match(r"(```+|~~~+)", stripped)
+        if fence:
+            fence = "" if stripped.startswith(fence) else fence
+        elif opens:
+            fence = opens[1]
+            yield number, ""
+        else:
+            yield number, line
