@@ -52,6 +52,7 @@ RULES = (
             **A_CRASH,
         ),
         hunted=True,
+        survives="none in 800 seeds; why is not known",
     ),
     Rule(
         "labels-read-first",
