@@ -18,12 +18,16 @@ from typing import Any, Final, TypeVar
 import click
 
 from quorumq.cli.common import console, json_option, nodes_option, print_json, table, timeout_option
+from quorumq.core.values.printable import plural
 from quorumq.node.problems import move_lines, problems
 
 ASK_TIMEOUT_S: Final = 2.0
 
 KEPT_LONG_S: Final = 60.0
 """Seconds: if a group keeps the oldest message for as long, the output names it."""
+
+KEEPERS_SHOWN: Final = 10
+"""Topics for which it names such a group."""
 
 N = TypeVar("N", int, float)
 
@@ -303,13 +307,16 @@ def _limits(topics: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _keepers(topics: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Name, for each topic that groups have kept on disk for long, the group that keeps the oldest message."""
-    return [
+    """Name, for the topics that groups have kept on disk for longest, the group that keeps the oldest message."""
+    kept = [topic for topic in topics if (topic["kept_s"] or 0) >= KEPT_LONG_S]
+    kept.sort(key=lambda topic: -topic["kept_s"])
+    lines = [
         f"{topic['topic']}: group {topic['kept_by']!r} keeps the oldest message on disk, for "
         f"{timedelta(seconds=round(topic['kept_s']))}"
-        for topic in topics
-        if (topic["kept_s"] or 0) >= KEPT_LONG_S
+        for topic in kept[:KEEPERS_SHOWN]
     ]
+    more = len(kept) - len(lines)
+    return [*lines, f"{plural(more, 'more topic')} kept for over a minute: see --json"] if more else lines
 
 
 def _print(report: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from quorumq.cli import probe
-from quorumq.cli.status import _ask, _tables, _topics, cluster_report
+from quorumq.cli.status import _ask, _keepers, _tables, _topics, cluster_report
 from quorumq.core.messages import MetadataReply, StatusReply, Welcome
 from quorumq.core.values.errors import TooFewReplicas, UsageError
 from quorumq.core.values.types import Incarnation
@@ -86,6 +86,14 @@ def test_a_limited_group_has_a_line() -> None:
     assert topic["limits"] == {"g": 2.5}
     text = printed(80, node(1), limits=topic["limits"])
     assert "orders: group 'g' is limited to 2.5 deliveries a second" in text
+
+
+def test_the_topics_that_are_kept_for_longest_have_a_line() -> None:
+    """A cluster of 1,000 topics had 1,000 such lines."""
+    lines = _keepers([{"topic": f"t{n}", "kept_by": "g", "kept_s": 60.0 * n} for n in range(20)])
+    assert lines[0] == "t19: group 'g' keeps the oldest message on disk, for 0:19:00"
+    assert [line.partition(":")[0] for line in lines[:-1]] == [f"t{n}" for n in range(19, 9, -1)]
+    assert lines[-1] == "9 more topics kept for over a minute: see --json"
 
 
 def test_a_move_that_waits_has_a_line_with_the_nodes_that_it_waits_for() -> None:
