@@ -81,6 +81,23 @@ def test_added_slots_have_the_payload_and_vote(rf: int, to: int) -> None:
     assert drained(cluster, through) == 3
 
 
+def test_a_raise_takes_learners_that_are_up_if_they_suffice() -> None:
+    cluster, topic, members, others = made(1, 5)
+    cluster.advance(10.0)
+    down = others[0]
+    cluster.kill(down, 10.0)
+    for rf, learns in ((3, False), (5, True)):
+        reply = raise_to(cluster, rf, members[0])
+        assert isinstance(reply, m.TopicReply), reply
+        assert (down in reply.topic.layout.placements[0].learners) is learns
+        cluster.advance(15.0)
+        assert len(current(cluster, members[0], topic).replicas[0]) == 3, (
+            "a fifth waits for the one that is down"
+        )
+    cluster.start(down, 15.0)
+    assert len(current(cluster, members[0], topic).replicas[0]) == 5
+
+
 def test_it_is_asked_for_again_and_taken_back_until_slots_are_added() -> None:
     cluster, topic, members, others = made(1)
     cluster.isolated = {others[0]}

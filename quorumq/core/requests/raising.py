@@ -12,7 +12,7 @@ from quorumq.core.cluster.raising import raised
 from quorumq.core.messages.effects import Effect
 from quorumq.core.requests.context import Context
 from quorumq.core.requests.moving import LayoutCoordinator
-from quorumq.core.values.types import Layout, Now, Placement, Stamp, Topic
+from quorumq.core.values.types import Layout, NodeId, Now, Placement, Stamp, Topic
 
 
 class RaiseCoordinator(LayoutCoordinator):
@@ -21,8 +21,9 @@ class RaiseCoordinator(LayoutCoordinator):
     Asked again, it changes nothing. Until slots are added, a lower number takes it back.
     """
 
-    __slots__ = ("request", "rf")
+    __slots__ = ("able", "request", "rf")
 
+    able: tuple[NodeId, ...]  # members that learners are drawn from
     rf: int
 
     def __init__(self, key: int, request: m.AlterTopic, topic: Topic) -> None:
@@ -45,14 +46,18 @@ class RaiseCoordinator(LayoutCoordinator):
         return Placement(0, 0, ())
 
     def check_slots(self, context: Context, topic: Topic, placement: Placement, now: Now) -> list[Effect]:
-        """Propose at once: no slot changes."""
+        """Propose at once: no slot changes. Learners are members with space that are up, if these suffice."""
+        nodes, machines = context.catalogue.cluster.placing
+        on = dict(machines)
+        self.able = tuple(node for node in nodes if not context.peers.full(node))
+        up = tuple(node for node in self.able if not context.peers.is_away(node, now))
+        if len({on.get(node, node) for node in up}) >= self.rf:
+            self.able = up
         return self.propose(context, topic, now)
 
     def own_value(self, context: Context, ballot: Stamp) -> Layout:
-        """Return the layout after the adopted one, with the number and the learners, nodes with space."""
+        """Return the layout after the adopted one, with the number and the learners."""
         topic = self.topic
         before = topic.layout.placements if topic.layout is not None else ()
         layout = Layout(topic.id, topic.layout_number + 1, ballot, before)
-        nodes, machines = context.catalogue.cluster.placing
-        able = tuple(node for node in nodes if not context.peers.full(node))
-        return raised(layout, topic, self.rf, able, machines)
+        return raised(layout, topic, self.rf, self.able, context.catalogue.cluster.placing[1])
