@@ -33,7 +33,7 @@ GROUP = JOBS + "/groups/g"
 
 async def test_a_message_goes_from_a_publish_to_its_ack() -> None:
     async with gateway() as (_, _, browser):
-        message = {"payload": "grüße", "key": "k", "headers": {"tenant": "7", "n": 3}}
+        message = {"payload": "grüße", "key": "k", "headers": {"tenant": "7", "n" * 256: 3}}
         made = await browser.call("POST", JOBS + "/messages", message, status=201)
         (got,) = (await browser.call("POST", GROUP + "/fetch", {"max_wait": 1}))["messages"]
         assert {name: got[name] for name in ("id", "payload", "key", "headers", "attempt")} == {

@@ -13,7 +13,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 from quorumq.client import Backlog, Life, Match, Message, Peek, receipt_to_text
 from quorumq.core.values.errors import UsageError
 from quorumq.core.values.limits import DELAY_MAX_S, LONG_POLL_MAX_S, TOPIC_TIME_MAX_S
-from quorumq.wire.batch import HeaderValue
+from quorumq.wire.batch import HEADER_NAME_CHARS_MAX, HeaderValue
 from quorumq.wire.batch import Message as Parts
 
 MESSAGES_MAX: Final = 1000
@@ -59,7 +59,9 @@ class NewMessage(Shape, kw_only=True):
     payload_base64: str | UnsetType = UNSET
     json: Any = UNSET
     key: str | None = None
-    headers: dict[Annotated[str, Meta(max_length=200)], Header] = field(default_factory=dict)
+    headers: dict[Annotated[str, Meta(max_length=HEADER_NAME_CHARS_MAX)], Header] = field(
+        default_factory=dict
+    )
     delay: Delay | None = None
     ttl: Annotated[float, Meta(gt=0, le=TOPIC_TIME_MAX_S)] | None = None
     dedup: Annotated[str, Meta(min_length=1, max_length=500)] | None = None
