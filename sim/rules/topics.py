@@ -142,6 +142,8 @@ RULES: tuple[Rule, ...] = (
         "settings-as-one",
         "each setting of a topic goes to its own last writer",
         merging_with(whole_register),
+        survives="a change that one node has, and a later one of another setting that never met it",
+        test="test_late_settings::test_a_change_that_one_node_has_and_a_later_one_of_another_setting_are_both_kept",
     ),
     Rule(
         "partitions-by-stamp",

@@ -341,3 +341,17 @@ def sees_value(message: object) -> bool:
 
 def is_promise(message: object) -> bool:
     return isinstance(message, m.RegistersRequest) and message.ballot is not None
+
+
+def test_a_change_that_one_node_has_and_a_later_one_of_another_setting_are_both_kept() -> None:
+    cluster = Cluster()
+    cluster.topic()
+    spread = m.PutTopic | m.SyncRegisters | m.SyncTopics
+    cluster.drop = lambda sender, to, message: sender == "a" != to and isinstance(message, spread)
+    check_failed(cluster.ask("a", m.AlterTopic("jobs", max_deliveries=9), 6.0), Code.OUTCOME_UNKNOWN)
+    cluster.drop = lambda sender, to, message: "a" in (sender, to) and sender != to
+    cluster.ask("b", m.AlterTopic("jobs", ttl_s=60.0), of=m.TopicReply)
+    cluster.hear_all(5.0)
+    for core in cluster.nodes.values():
+        topic = topic_of(core)
+        assert (topic.max_deliveries, topic.ttl_s) == (9, 60.0)
