@@ -8,7 +8,11 @@ import pytest
 
 from quorumq.core.messages import Extend, Hold, OpenSession, Owned, Publish, RejectRequest
 from quorumq.core.messages.records import AttemptsCounted
+from quorumq.core.partition import fate
+from quorumq.core.partition.lease import NO_OWNER, Held
+from quorumq.core.values.types import Incarnation, Kind, Owner, ProducerId, Record, Span, Stamp
 from tests.core.cluster import Cluster
+from tests.core.holding import Holding
 from tests.core.steps import DEATH, fetch, outcomes, receipts, with_messages
 
 MOST = 4
@@ -69,3 +73,16 @@ def test_a_reject_to_the_dead_letters_may_be_repeated_through_any_node() -> None
     got = receipts(cluster.ask("a", fetch()))
     for node in "abc":
         assert outcomes(cluster.ask(node, RejectRequest(got, death=DEATH))) == ["ok"]
+
+
+def test_a_hold_that_was_given_up_makes_no_attempt_of_the_one_beside_it() -> None:
+    """A restarted replica learns of an ACK before a rewind, and of a hold after it whose client gives it back."""
+    holding, span = Holding(0), Span(ProducerId("a", 1, 1, 1), 0, 1)
+    owner = Owner("b", Incarnation(1, 1), Stamp(5, "b"))
+    holding.ask(span, fate.on_merge, Record(1, 0, Kind.ACKED))
+    for held in (Held(NO_OWNER, 1.0, 0, 1), Held(owner, 2.0, 0, 2)):
+        holding.ask(span, fate.on_reported, held)
+    holding.release(span, owner)
+    assert holding.view.held(span), "until the ACK's hold would have ended"
+    holding.ask(span, fate.on_expire, None, now=1.5)
+    assert not holding.view.leases

@@ -63,13 +63,17 @@ def rivals_with(lease: Lease, theirs: Held) -> tuple[Held, ...]:
 
 
 def without_rival(lease: Lease, owner: Owner) -> Lease:
-    """Return the lease without this rival: blocked for as long as those that remain would hold it, or free."""
+    """Return the lease without this rival: blocked for as long as those that remain would hold it, or free.
+
+    The attempt that it may become is of their life: one that was given up is none.
+    """
     rivals = tuple(rival for rival in lease.rivals if rival.owner != owner)
     if lease.held is None or len(rivals) == len(lease.rivals):
         return lease
     if not rivals:
         return with_hold(lease, None)
-    held = lease.held._replace(deadline=max(rival.deadline for rival in rivals))
+    _, deadlines, ns, generations, *_ = zip(*rivals, strict=True)
+    held = lease.held._replace(deadline=max(deadlines), n=max(ns), generation=max(generations))
     return lease._replace(held=held, rivals=rivals)
 
 
