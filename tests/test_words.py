@@ -102,7 +102,7 @@ ALLOWED_RATES: Final[dict[str, dict[str, float]]] = {
         "quorumq/lab": 17.1,
         "quorumq/history": 12.5,
         "quorumq/audit": 21.1,
-        "quorumq/testing": 8.0,
+        "quorumq/testing": 12.0,
         "quorumq/brokers": 24.2,
         "quorumq/gateway": 17.4,
         "quorumq": 16.7,

@@ -22,7 +22,7 @@ from quorumq.testing.clock import Clock
 
 
 class StillBridge(Bridge):
-    """Bridge in virtual time, which passes only while a call is awaited and no handler runs."""
+    """Bridge in virtual time, which passes only when a call is awaited and no handler runs."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)

@@ -20,7 +20,7 @@ from quorumq.testing.clock import Clock
 
 
 class StillPortal(Portal):
-    """Portal in virtual time, which passes only while a call waits and no handler runs."""
+    """Portal in virtual time, which passes only when a call waits and no handler runs."""
 
     def __init__(self) -> None:
         super().__init__()

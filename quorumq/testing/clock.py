@@ -1,4 +1,4 @@
-"""Virtual time: a clock that jumps to the next deadline whenever nothing else is to do."""
+"""Virtual time: a clock that jumps to the next deadline when nothing else is to do."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Clock(trio.abc.Clock):
         return self._now
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
-        """Return the real seconds until a deadline: none, since trio asks only while no task can run."""
+        """Return the real seconds until a deadline: none, since trio asks only if no task can run."""
         if deadline > self._now:
             if deadline == math.inf or self._is_still():
                 return LONG_S

@@ -217,7 +217,7 @@ class Message(delivered.Message):
         return settler.settlement
 
     def pass_time(self, seconds: float) -> None:
-        """Let time pass for this message: its hold may run out."""
+        """Let time pass for this message. Its hold runs out if it has less time left."""
         settler = self.delivery.settler
         assert isinstance(settler, Recorder)
         settler.time += seconds
@@ -241,7 +241,7 @@ class BlockingMessage(blocking.Message):
         return self.inner.settlement
 
     def pass_time(self, seconds: float) -> None:
-        """Let time pass for this message: its hold may run out."""
+        """Let time pass for this message. Its hold runs out if it has less time left."""
         self.inner.pass_time(seconds)
 
 

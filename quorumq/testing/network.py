@@ -227,7 +227,7 @@ class Connection:
                 self.take(message, number)
 
     async def receive_some(self) -> bytes:
-        """Return bytes of the client; none once it is gone."""
+        """Return bytes of the client; none if it is gone."""
         try:
             return bytes(await self.stream.receive_some(65536))
         except (trio.BrokenResourceError, trio.ClosedResourceError):

@@ -194,7 +194,7 @@ class Nodes:
             assert steps < STEPS_MAX, "the cluster does not come to rest"
 
     def wake_due(self) -> None:
-        """Have each node with a due deadline take a step."""
+        """Have each node take a step if its deadline is due."""
         for name, driver in list(self.drivers.items()):
             due = driver.next_deadline()
             if due is not None and due <= self.clocks(name).mono:
