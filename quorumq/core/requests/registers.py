@@ -295,8 +295,8 @@ def why_away(context: Context, request: m.AlterTopic, topic: Topic, now: Now) ->
         away = [node for node in members if context.peers.is_away(node, now)]
         if len(away) >= majority_of(len(members)):
             detail = (
-                f"partition {number} of topic {topic.name!r} would be on {', '.join(members)}, and {', '.join(away)} "
-                "is away: start it, then try again"
+                f"partition {number} of topic {topic.name!r} would be on {', '.join(members)}, and too few of these "
+                f"are up (away: {', '.join(away)}): start them, then try again"
             )
             return m.Failed(
                 Code.TOO_FEW_REPLICAS, detail, majority_of(len(members)), len(members) - len(away)
