@@ -36,6 +36,7 @@ from tests.core.steps import (
     with_messages,
     with_session,
 )
+from tests.core.work import calls
 
 
 def batches(cluster: Cluster) -> list[int]:
@@ -71,6 +72,20 @@ def test_payload_goes_once_every_group_is_through_with_it() -> None:
     for node in "abc":
         assert replica_of(cluster, node).batches.reclaimed.messages == 10
         assert not replica_of(cluster, node).group("g").ballots, "nor are its ballots kept"
+
+
+def test_messages_that_were_published_alone_are_dropped_as_one_span() -> None:
+    """Half of the calls were for maps of messages, when each message was taken out of them by itself."""
+    cluster, topic, producer_id = with_session(1, checks=False)
+    for first in range(1, 60):
+        cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, first, [b"x"])))
+    drained(cluster)
+    replica = replica_of(cluster, "a")
+    replica.reclaim.sweep(cluster.now)
+    count = calls(lambda: replica.reclaim.drop(cluster.now.mono, 0.0, cluster.now))
+    assert not replica.batches.stored
+    assert replica.batches.reclaimed.items() == [Span(producer_id, 0, 60)]
+    assert count <= 60 * 100  # 88 each; 189 if each message is taken out of the maps by itself
 
 
 def test_without_a_group_everything_is_kept() -> None:

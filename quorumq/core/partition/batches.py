@@ -325,24 +325,32 @@ class Batches:
             del self.damaged[number]
         return numbers
 
-    def drop(self, batch: StoredBatch) -> list[Span]:
-        """Drop the payload of a batch; return its messages, which stay known, as reclaimed."""
-        gone = self._unlist(batch)
+    def drop(self, batches: Iterable[StoredBatch], gone: Iterable[Span]) -> None:
+        """Drop the payload of batches; ``gone`` are all their messages, which stay known, as reclaimed.
+
+        Why together: messages that were published alone, and follow each other, are one span.
+        """
         for part in gone:
+            self._take_out(part)
             self.note_reclaimed(part)
-        return gone
+        for batch in batches:
+            self._remove(batch)
 
     def _unlist(self, batch: StoredBatch) -> list[Span]:
         """Take a batch out; return the messages that were in it."""
         parts = self.parts_of(batch)
         for part in parts:
             self._take_out(part)
+        self._remove(batch)
+        return parts
+
+    def _remove(self, batch: StoredBatch) -> None:
+        """Take out a batch whose messages were taken out."""
         self.order.pop(batch.key)
         self.with_ttl -= batch.header.ttl_ms > 0
         del self.stored[batch.number]
         for table in (self.fresh, self.waiting, self.uncertain):
             table.pop(batch.number, None)
-        return parts
 
     def _take_out(self, part: Span) -> None:
         self.index.remove(part)

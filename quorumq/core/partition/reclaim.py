@@ -45,15 +45,15 @@ class Reclaim(PartitionComponent):
         self.unneeded: dict[int, float] = {}
         self.more = False
 
-    def is_unneeded(self, batch: StoredBatch) -> bool:
-        """Return True if there is a group, and none needs the batch, which is durable.
+    def messages_if_unneeded(self, batch: StoredBatch) -> list[Span] | None:
+        """Return the messages in a durable batch that no group needs; None if one does, or if there is no group.
 
         A group does not need it if it has a tombstone for each message, or begins after it, and has no hold and no dead
         letter in it.
         """
         node, readers = self.node, self.views.main_groups()
         if not readers or not batch.durable:
-            return False
+            return None
         parts = self.batches.parts_of(batch)
         node.reclaims_left -= len(parts)
         for view in readers:
@@ -61,12 +61,12 @@ class Reclaim(PartitionComponent):
                 covered = not view.home.from_ms or view.covers(part.producer_id, batch.header.published_ms)
                 node.reclaims_left -= 1
                 if view.readable(part, covered):
-                    return False
+                    return None
                 if any(record.kind == Kind.DEAD for _, record in view.shown(part, covered)):
-                    return False
+                    return None
                 if any(each.held(part) for each in (view, view.dead) if each is not None):
-                    return False
-        return True
+                    return None
+        return parts
 
     def sweep(self, now: Now) -> None:
         """Look at the queued batches; note those that no group needs, and since when.
@@ -82,8 +82,9 @@ class Reclaim(PartitionComponent):
                 return
             del self.views.to_reclaim[number]
             batch = self.batches.stored.get(number)
-            if batch is not None and number not in self.unneeded and self.is_unneeded(batch):
-                self.unneeded[number] = now.mono
+            if batch is None or number in self.unneeded or self.messages_if_unneeded(batch) is None:
+                continue
+            self.unneeded[number] = now.mono
 
     @property
     def unneeded_last(self) -> float:
@@ -99,7 +100,7 @@ class Reclaim(PartitionComponent):
                 was noted has a majority too, so it is known here by now (docs/protocol.md, RECLAIM).
             retention_s: for how long the topic keeps a batch that no group needs.
         """
-        numbers: list[int] = []
+        dropped: list[StoredBatch] = []
         spans: list[Span] = []
         if self.views.unmade:
             return []
@@ -111,24 +112,23 @@ class Reclaim(PartitionComponent):
                 break
             del self.unneeded[number]
             batch = self.batches.stored.get(number)
-            if batch is not None and self.is_unneeded(batch):  # there may be a new group or a redrive since
-                spans += self._drop_batch(batch)
-                numbers.append(number)
+            parts = None if batch is None else self.messages_if_unneeded(batch)
+            if batch is None or parts is None:  # there may be a new group or a redrive since
+                continue
+            self.node.reclaims_left -= len(parts) * (1 + len(self.views.groups))
+            self.views.withdraw(batch, parts)
+            dropped.append(batch)
+            spans += parts
+        if not dropped:
+            return []
+        gone = merge_spans(spans)
+        self.batches.drop(dropped, gone)
+        self.views.discard(gone)
         for producer_id in dict.fromkeys(span.producer_id for span in spans):
             if not self.batches.present.spans_of(producer_id):
                 self.batches.idle_since[producer_id] = now.mono
-        if not numbers:
-            return []
-        record = Reclaimed(self.batches.partition, merge_spans(spans), tuple(numbers))
-        return [Persist((record,)), DropBatches(tuple(numbers))]
-
-    def _drop_batch(self, batch: StoredBatch) -> list[Span]:
-        """Remove a batch and note its messages as reclaimed. They stay known."""
-        spans = self.batches.drop(batch)
-        self.node.reclaims_left -= len(spans) * (1 + len(self.views.groups))
-        self.views.withdraw(batch, spans)
-        self.views.discard(spans)
-        return spans
+        numbers = tuple(batch.number for batch in dropped)
+        return [Persist((Reclaimed(self.batches.partition, gone, numbers),)), DropBatches(numbers)]
 
     def check(self) -> None:
         times = list(self.unneeded.values())

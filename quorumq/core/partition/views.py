@@ -475,7 +475,7 @@ class Views:
             for span in spans:
                 self.note(view, span, fate.on_return, self.node.clock.value)
 
-    def discard(self, spans: list[Span]) -> None:
+    def discard(self, spans: Iterable[Span]) -> None:
         """Drop state that was kept for the payload of ``spans`` alone, as the payload is gone."""
         for view in self.groups.values():
             for span in spans:
