@@ -73,6 +73,8 @@ def test_a_batch_is_what_it_was_whether_it_is_packed_or_not(steps: list[tuple[St
             fields(stored) for stored in in_order.values()
         ]
         assert (number in table, len(table), bool(table)) == (number in plain, len(plain), bool(plain))
+        later = table.following(number)
+        assert (later and later.number) == min((other for other in plain if other > number), default=None)
         stored = table.get(number)
         assert (stored is None) is (number not in plain)
         assert stored is None or fields(stored) == fields(plain[number])

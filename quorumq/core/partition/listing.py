@@ -113,10 +113,9 @@ def stored_parts(
     """
     at = batches.stored.get(cursor[0])
     if at is None and follow:
-        following = min((number for number in batches.stored if number > cursor[0]), default=None)
-        if following is None:
+        at = batches.stored.following(cursor[0])
+        if at is None:
             return
-        at = batches.stored[following]
     for _, number in batches.order.onward(at.key if at is not None else None):
         begin = cursor[1] if number == cursor[0] else 0
         batch = batches.stored[number]

@@ -4,6 +4,7 @@ access."""
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -128,6 +129,12 @@ class StoredBatches(dict[int, StoredBatch]):
             return self[number]
         except KeyError:
             return default
+
+    def following(self, number: int) -> StoredBatch | None:
+        """Return the batch with the lowest number above ``number``; packed ones are not unpacked for it."""
+        above = [other for other in super().__iter__() if other > number]
+        above += [row[0] for row in itertools.islice(self._packed.onward((number + 1,)), 1)]
+        return self[min(above)] if above else None
 
     def __contains__(self, number: object) -> bool:
         return super().__contains__(number) or (number,) in self._packed
