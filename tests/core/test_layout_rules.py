@@ -27,8 +27,8 @@ from tests.core.cluster import Cluster
 from tests.core.conftest import Without
 from tests.core.growing import GrowingCluster
 from tests.core.layouts import ME, acked, fetched, is_voter, move, publish
-from tests.core.network import wipe
-from tests.core.steps import check_failed
+from tests.core.network import Drop, begins_comparison, wipe
+from tests.core.steps import check_failed, fetch, receipts
 from tests.core.voting import between
 
 made = partial(layouts.made, hold_time_max=2.0, heartbeat=2.0)
@@ -104,6 +104,32 @@ def test_no_set_is_proposed_while_a_present_slot_is_not_trusted(rule: bool, with
     cluster.hear_all(12.0)
     members = cluster.nodes[a].topics[topic.id].replicas[0]
     assert all(is_voter(cluster, name, topic) for name in members) == rule
+
+
+@pytest.mark.parametrize("answer", [m.ResyncReply, m.HoldsReply])
+def test_a_node_that_slept_while_it_got_its_slot_back_tells_nothing_of_it(answer: type) -> None:
+    """c's slot goes to d, back to c, which hears nothing of that, and to e. a and c lack what b and d have decided.
+
+    That is an ACK, or a hold. b is slow, so that a and c are all that e hears.
+    """
+    cluster, topic, (a, b, c), (d, e) = layouts.made()
+    publish(cluster, a, topic, 0, 1)
+    lost: list[Drop] = [lambda *sent: begins_comparison(sent[2]) or isinstance(sent[2], m.SourceReply)]
+    cluster.drop = lambda *sent: any(is_lost(*sent) for is_lost in lost)
+    assert isinstance(move(cluster, b, c, d), m.TopicReply)
+    cluster.advance(0.2)
+    lost.append(lambda *sent: sent[:2] == (b, a) and not isinstance(sent[2], m.SlotReply))
+    got = receipts(cluster.ask(b, fetch(hold_time=30.0, wait=0.3), 0.5))
+    assert len(got) == 1
+    if answer is m.ResyncReply:
+        assert acked(cluster, b, got) == ["acked"]
+    lost.append(lambda *sent: sent[:2] == (b, e) and isinstance(sent[2], answer))
+    lost.append(lambda *sent: sent[1] == c)
+    for source, to in ((d, c), (c, e)):
+        assert isinstance(move(cluster, a, source, to, 3.0), m.TopicReply)
+    lost.pop()
+    cluster.advance(2.0)
+    assert not receipts(cluster.ask(a, fetch(wait=0.3), 2.0)), "it is delivered again"
 
 
 def test_a_move_does_not_wait_for_the_node_that_loses_its_slot() -> None:

@@ -39,7 +39,7 @@ from quorumq.core.messages.effects import Effect, Send
 from quorumq.core.partition.recall import Reported
 from quorumq.core.partition.replica import Replica
 from quorumq.core.values.chunks import chunks_of
-from quorumq.core.values.types import FIRST_LAYOUT, NodeId, Now, PartitionId
+from quorumq.core.values.types import FIRST_LAYOUT, NodeId, Now, PartitionId, ReplicaSlot
 
 Replicas = Mapping[PartitionId, Replica]
 """This node's replicas, by partition."""
@@ -233,4 +233,13 @@ def may_answer_holds(replica: Replica, epoch: int, now: Now) -> bool:
     """
     if replica.epoch != epoch or not replica.node.trusted or replica.in_quarantine(now):
         return False
-    return replica.is_trusted if replica.slot_layout else replica.trusted_slot_layout > 0
+    return replica.is_trusted if replica.slot_layout else knows_slot_before(replica)
+
+
+def knows_slot_before(replica: Replica) -> bool:
+    """Return True if all promises are known here of the slot that this node had in the set before.
+
+    Why by its layout: a node may have slept while it got the slot anew and lost it. It knows those of an earlier time.
+    """
+    before = replica.placement.before if replica.placement is not None else ()
+    return ReplicaSlot(replica.node.me, replica.trusted_slot_layout) in before

@@ -28,6 +28,7 @@ from quorumq.core.messages import (
 )
 from quorumq.core.messages.effects import Effect, Persist, Send
 from quorumq.core.messages.records import DecisionPut
+from quorumq.core.partition.hold_recovery import knows_slot_before
 from quorumq.core.partition.replica import Replica
 from quorumq.core.recovery import voterslots
 from quorumq.core.requests import merging
@@ -304,8 +305,7 @@ def may_answer_resync(replica: Replica, message: ResyncRequest, sender: NodeId) 
         return False
     if replica.slot_layout:
         return replica.is_trusted
-    before = replica.placement.nodes_before if replica.placement is not None else ()
-    return message.since > FIRST_LAYOUT and replica.node.me in before and replica.trusted_slot_layout > 0
+    return message.since > FIRST_LAYOUT and knows_slot_before(replica)
 
 
 def _packed_from(deleted: DeletedNames, index: int) -> tuple[list[Answer], int]:
