@@ -516,6 +516,21 @@ def questioned(count: int) -> tuple[Cluster, Batches, Callable[[], list[int]]]:
     return cluster, batches, lacking
 
 
+def test_a_message_that_is_lost_is_counted_after_a_move_as_well() -> None:
+    """A node that left has said that it lacks the message, and is none of the others any more."""
+    cluster, topic, members, others = made(hold_time_max=2.0, heartbeat=2.0)
+    publish(cluster, members[0], topic, 0, 1)
+    partition = PartitionId(topic.id, 0)
+    for name in members:
+        cluster.unreadable[name] = {*cluster.nodes[name].replicas[partition].batches.stored}
+    cluster.crash(members, 20.0)
+    assert isinstance(move(cluster, members[0], members[2], others[0]), m.TopicReply)
+    cluster.advance(20.0)
+    assert cluster.nodes[members[2]].context.kept(partition) is None
+    replicas = [cluster.nodes[name].replicas[partition] for name in (*members[:2], others[0])]
+    assert [replica.batches.lost for replica in replicas] == [1, 1, 1]
+
+
 def test_a_slot_lacks_what_is_not_on_its_disk_yet() -> None:
     _, batches, lacking = questioned(3)
     assert lacking() == [0]

@@ -201,6 +201,13 @@ class Batches:
         """Return the number of known messages that each other replica has reported missing, too."""
         return self.absent.count(len(self.keepers) - 1)
 
+    def discard_denials(self) -> None:
+        """Count no more what nodes that keep no payload any more have reported missing."""
+        for span, entry in list(self.absent.items()):
+            counted = tuple(node for node in entry.denied if node in self.keepers)
+            if counted != entry.denied:
+                self.absent.set(span, entry._replace(denied=counted))
+
     # ------------------------------------------------ batches are stored and dropped
 
     def add(self, batch: StoredBatch, now: Now) -> None:
@@ -537,6 +544,8 @@ class Batches:
         assert set(self.order) == {batch.key for batch in self.stored.values()}
         self.present.check()
         self.absent.check()
+        for span, entry in self.absent.items():
+            assert {*entry.denied} < {*self.keepers}, f"{span} is missing at a node that keeps nothing"
         assert merge_spans(span for span, _ in self.index.items()) == tuple(self.present.items())
         for producer_id in [*self.present.runs, *self.reclaimed.runs, *self.absent.runs]:
             assert producer_id not in self.closed, f"{producer_id} is closed, and something is kept of it"

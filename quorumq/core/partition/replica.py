@@ -122,22 +122,23 @@ class Replica:
         number, me, batches = self.partition.number, self.node.me, self.batches
         members, epoch = topic.replicas[number], FIRST_LAYOUT
         sources: tuple[NodeId, ...] = ()
+        learners = sources
         placement = topic.placement(number) if topic.layout is not None else None
         self.placement: Placement | None = placement
         self.slot_layout = FIRST_LAYOUT if me in members else 0
-        learners: tuple[NodeId, ...] = ()
         if placement is not None:
-            self.slot_layout, epoch, sources = placement.since_of(me), placement.epoch, placement.sources
-            learners = placement.learners
+            self.slot_layout, epoch = placement.since_of(me), placement.epoch
+            sources, learners = placement.sources, placement.learners
         self.learns = me in learners
         self.is_trusted = self.slot_layout == FIRST_LAYOUT or 0 < self.slot_layout == self.trusted_slot_layout
         partners = (*members, *learners)
         if epoch != self.epoch or partners != batches.partners:  # else the answers of these nodes stand
             self.handoff: Handoff | None = None
-        batches.partners = partners
+        batches.partners, batches.keepers = partners, (*members, *sources, *([me] if self.learns else ()))
         self.members, self.epoch = batches.members, batches.epoch = members, epoch
+        if batches.absent.runs:
+            batches.discard_denials()
         self.tellers = (*members, *sources)
-        batches.keepers = (*members, *sources, *([me] if self.learns else ()))
         if placement is not None and self.slot_layout == epoch:
             self.tellers = tuple(dict.fromkeys((*placement.nodes_before, *members)))
         self.survivors: tuple[NodeId, ...] = ()
