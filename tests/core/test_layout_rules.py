@@ -141,6 +141,22 @@ def test_a_move_does_not_wait_for_the_node_that_loses_its_slot() -> None:
     assert all(is_voter(cluster, name, topic) for name in (a, b, d))
 
 
+def test_a_move_waits_no_longer_because_another_topic_moves() -> None:
+    """c is silent, and passed over after half of the request timeout, however many layouts are adopted meanwhile."""
+    cluster, _, (a, b, c), (d, e) = made()
+    partition = PartitionId(cluster.topic("others", partitions=8).id, 0)
+    cluster.drop = lambda sender, to, message: c in (sender, to)
+    key = cluster.submit(a, m.MovePartition("jobs", 0, c, d))
+    cluster.advance(2.0)
+    others = cluster.nodes[a].topics[partition.topic]
+    at = next(at for at, members in enumerate(others.replicas) if c not in members)
+    there, *_ = others.replicas[at]
+    free = next(name for name in (a, b, d, e) if name not in others.replicas[at])
+    assert isinstance(cluster.ask(a, m.MovePartition("others", at, there, free), 0.4), m.TopicReply)
+    cluster.advance(0.4)
+    assert isinstance(cluster.replies.get(key), m.TopicReply)
+
+
 def test_a_node_that_never_knew_its_slot_says_it_promised_nothing(rule: bool, without: Without) -> None:
     """c was away when the topic was made. Its slot goes to d, and b is wiped: a and c are left to answer d."""
     without(Placing, "make_source", lambda *args: None)

@@ -222,7 +222,7 @@ class LayoutCoordinator(TopicCoordinator):
         return effects + ([] if self.done else self.start(context, now))
 
     def on_moved(self, context: Context, moved: tuple[PartitionId, ...], now: Now) -> list[Effect]:
-        if self.step != "slots" or not self.rounds or self.done:
+        if self.step != "slots" or not self.rounds or not any(self.concerns(each.topic) for each in moved):
             return []
         self.close_rounds(context)
         context.state.at(now.mono, ("again", self.key))
