@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from quorumq.core import messages as m
+from quorumq.core.cluster.promises import PROMISES_MAX, Promises
 from quorumq.core.values.errors import Code
 from quorumq.core.values.limits import STAMP_LAST
 from quorumq.core.values.types import Decision, Group, Instance, Stamp, Topic
@@ -175,6 +176,14 @@ def test_a_promise_writes_nothing_unless_it_is_above_the_reserve() -> None:
     assert len(cluster.journals["a"]) == before
     ask_to_promise(cluster, stamp._replace(time=stamp.time + FAR))
     assert len(cluster.journals["a"]) == before + 1
+
+
+def test_a_promise_that_was_dropped_as_others_came_is_not_replaced_by_a_lower_one() -> None:
+    promises, high = Promises(), Stamp(9, "z")
+    for number in range(PROMISES_MAX + 1):
+        promises.make((b"%d" % number, ""), high)
+    promises.make((b"0", ""), high._replace(time=5))
+    assert promises.of((b"0", ""), 0).time == 9
 
 
 @pytest.mark.parametrize("highest", [1 << 42, STAMP_LAST])

@@ -225,6 +225,19 @@ def test_a_layout_with_other_voters_is_adopted_once_it_is_durable() -> None:
     assert context.catalogue.cluster.layout == same, "voters stay, so no vote depends on it"
 
 
+def test_a_new_voter_has_promised_what_its_slot_had() -> None:
+    """It may have a promise of the same register already: from an earlier slot, or because it changed a setting."""
+    cluster = grown("d")
+    create(cluster, "jobs")
+    (topic,) = cluster.nodes["a"].topics
+    stamp = Stamp(cluster.nodes["a"].state.clock.value, "a")
+    low, high = (stamp._replace(time=stamp.time + ahead) for ahead in (1, 1 << 20))
+    for name, ballot in (("d", low), ("c", high)):
+        hand_over(cluster, "a", name, m.RegistersRequest(99, (), (topic,), (), ballot=ballot))
+    moved(cluster, "c", "d")
+    assert cluster.nodes["d"].state.promises.of((topic, ""), 0) >= high
+
+
 def test_a_request_that_voters_answer_in_another_epoch_waits_for_no_timeout() -> None:
     """b has not adopted the layout yet, and d has to learn what its slot promised."""
     cluster = grown("d")

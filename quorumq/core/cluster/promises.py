@@ -36,12 +36,18 @@ class Promises:
         return max(self.recent.get(register, Stamp(self.min_ballot, "")), Stamp(min_ballot, ""))
 
     def make(self, register: RegisterKey, stamp: Stamp) -> None:
-        """Promise a stamp."""
-        highest = max(stamp, self.recent.pop(register, stamp))
+        """Promise a stamp; a higher one that was promised before stays."""
+        highest = max(stamp, self.of(register, 0))
+        self.recent.pop(register, None)
         self.recent[register] = highest
         if len(self.recent) > PROMISES_MAX:
             oldest = next(iter(self.recent))
             self.min_ballot = max(self.min_ballot, self.recent.pop(oldest).time)
+
+    def make_all(self, time: int) -> None:
+        """Promise stamps up to this time for every register, because the voters before may have promised them."""
+        self.min_ballot = max(self.min_ballot, time)
+        self.recent.clear()
 
     def check(self) -> None:
         assert len(self.recent) <= PROMISES_MAX

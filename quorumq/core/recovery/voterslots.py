@@ -149,9 +149,7 @@ def _join(context: Context) -> list[Effect]:
 def begin_to_vote(context: Context, since: int) -> None:
     """Count this node's answers about registers: the record of its slot is durable."""
     context.state.voter_since = max(since, context.state.voter_since)
-    context.state.promises.min_ballot = (
-        context.state.clock.highest
-    )  # all promises of the voters before are below
+    context.state.promises.make_all(context.state.clock.highest)  # those of the voters before are below
     if context.state.voting_epoch >= 0:
         context.resync_answers.discard(None)
         context.survivors = ()
