@@ -475,7 +475,7 @@ def redrive_lost(it: Fate) -> Proof | None:
 
 @CHECKS.of("groups", "skipped, and nobody purged it")
 def skipped(it: Fate) -> Proof | None:
-    if not it.lists or not it.is_listed("skipped") or it.purge_asked or it.is_skipped:
+    if not it.lists or not it.is_listed("skipped") or it.purge_asked or it.is_skipped or not it.story.covered:
         return None
     return Proof("is skipped, and nobody purged it", it.complete)
 

@@ -138,9 +138,15 @@ class GroupsAsAsked(SettingsChecker, PublishChecker):
         group, state = row["group"], row["state"]
         for key in group_messages(row):
             dead = dead_of(key)
-            is_skipped = self.skips.until(group) >= self.sent.get(key[1:], 0.0)
+            is_skipped = self.skips.until(group) >= self.sent.get(key[1:], 0.0) or self.is_before(group, key)
             if state == "skipped" and not is_skipped and not self.purges.may_be(key):
                 self.broken(f"{name(key)} is skipped, and nobody purged it")
             acked = dead in self.dead_acked
             if state == "purged" and not self.purges.may_be(dead) and not acked:
                 self.broken(f"{name(key)} is purged, and nobody purged or acked the dead letter")
+
+    def is_before(self, group: str, key: GroupKey) -> bool:
+        """Return True if the message lies before the start of the group's newest generation."""
+        newest = max((at for at in self.first_known if at[0] == group), default=("", 0))
+        _, from_ms = self.first_known.get(newest, (0.0, 0))
+        return self.published_ms.get(key[1:], from_ms) < from_ms

@@ -159,6 +159,14 @@ def from_latest(run: str, published: float, *, outcome: str = "ok", listed: str 
     return made.drained(10)
 
 
+def started(run: str, after: float) -> Story:
+    """A group that begins some seconds after a message was published, which a node lists as skipped."""
+    made = Story(run, boot=dict.fromkeys(("client:p", "node:a"), "m1")).publish(1)
+    (at,) = (row["published_ms"] for row in made.rows if "published_ms" in row)
+    made.add("node:a", "register", 2, topic="t", group="g", generation=0, from_ms=at + int(1000 * after))
+    return made.listed("node:a", 9, "skipped").drained(10)
+
+
 def created(run: str) -> Story:
     """A topic with a setting that was asked for and one that was left to the node, changed once."""
     made = Story(run, boot=dict.fromkeys(("client:p", "client:c", "node:a", "node:b"), "m1"))
@@ -419,6 +427,7 @@ def stories() -> list[Story]:
         from_latest("rewound-to-latest", 4, listed="skipped").set_group(5, "latest", rewind=True),
         from_latest("rewound-before", 4, listed="skipped").set_group(3.5, "latest", rewind=True),
         from_latest("rewind-unknown", 4, listed="skipped").set_group(3.5, "latest", "unknown", rewind=True),
+        started("before-its-start", 0.002), started("at-its-start", 0.0),
         Story("in-a-deletion", boot=one).publish().delete_group(0.5, generation=1)
         .deliver("client:c", 1, 5, 1, generation=1),
         Story("purge-failed", boot=one).publish().purge(0.5, 0, "fail").listed("node:a", 9, "skipped").drained(10),

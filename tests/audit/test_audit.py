@@ -291,6 +291,8 @@ def test_kept_promises_hold_and_those_without_an_occasion_are_not_checked(seen: 
         ("after-latest", "groups", "broken"),
         ("after-latest-unlisted", "G1", "broken"),
         ("after-all", "groups", "broken"),
+        ("before-its-start", "groups", "not checked"),
+        ("at-its-start", "groups", "broken"),
         ("latest-refused", "groups", "broken"),
         ("rewound-to-latest", "groups", "not checked"),
         ("rewound-before", "groups", "broken"),

@@ -567,6 +567,15 @@ def test_purged_messages_and_no_others_are_not_delivered() -> None:
     assert Story().publish().settled("skipped").drained().broken() == ["groups as asked"]
 
 
+@pytest.mark.parametrize(("starts", "may_be"), [([11], True), ([10], False), ([11, 10], False)])
+def test_messages_before_the_start_of_a_group_are_skipped(starts: list[int], may_be: bool) -> None:
+    """It was published at 10 ms. Only the newest start counts."""
+    story = Story().publish()
+    for generation, from_ms in enumerate(starts):
+        story.add("node:a", "register", topic="t", group="g", generation=generation, from_ms=from_ms)
+    assert ("groups as asked" in story.settled("skipped").drained().broken()) is not may_be
+
+
 def test_a_rewind_need_not_bring_back_reclaimed_payload() -> None:
     """The last replica that had it may be lost, though it was delivered again from there, and is DEAD again."""
 
