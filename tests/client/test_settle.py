@@ -23,6 +23,7 @@ from quorumq.client import (
     Outcome,
     OutcomeUnknown,
     QuorumqError,
+    StorageFull,
     UsageError,
     receipt_from_text,
     receipt_to_text,
@@ -33,6 +34,8 @@ from quorumq.client.consume import settle as settle_module
 from quorumq.client.consume.prefetch import spans_named
 from quorumq.client.consume.settle import Failures, Item, Settling, chunks, items_of, most_retryable, spans_of
 from quorumq.core import messages as m
+from quorumq.core.messages.diskroom import Shortage
+from quorumq.core.messages.effects import DiskFull
 from quorumq.core.values.types import Incarnation, Kind, Owner, PartitionId, ProducerId, Receipt, Span, Stamp
 from quorumq.wire.values import SignedNamed
 from tests.client.fake import FakeCluster, connected, failing, fake_cluster
@@ -315,6 +318,25 @@ async def test_a_reject_that_names_no_delay_takes_the_topics_backoff() -> None:
                 await trio.sleep(0.05)
             assert wait - 0.001 < trio.current_time() - rejected < wait + 0.5
             await again[0].reject(timedelta(0))
+
+
+async def test_a_reject_does_not_wait_for_space_and_an_ack_does() -> None:
+    """An ack that is given up has its message worked on again. After a reject that is given up, the hold runs out."""
+    async with held(3) as (cluster, _, messages):
+        for name in cluster.names:
+            cluster.feed(name, DiskFull(Shortage.FULL))
+        began = trio.current_time()
+        for refused in (messages[0].reject(), messages[1].dead_letter(reason="no")):
+            with pytest.raises(StorageFull, match="have no room: let consumers ack"):
+                await refused
+        assert trio.current_time() - began < 0.5
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(messages[2].ack)
+            await trio.sleep(5.0)
+            assert messages[2].outcome is None
+            for name in cluster.names:
+                cluster.feed(name, DiskFull(Shortage.NONE))
+        assert messages[2].outcome is Outcome.ACKED
 
 
 async def test_a_rejects_lost_answer_is_asked_for_again() -> None:

@@ -33,6 +33,8 @@ from quorumq.client import (
 from quorumq.client.blocking import Message as PlainMessage
 from quorumq.client.consume.fuse import FUSE, Fuse
 from quorumq.core.messages import AckRequest, ExtendRequest, Failed, Fetch
+from quorumq.core.messages.diskroom import Shortage
+from quorumq.core.messages.effects import DiskFull
 from tests.client.fake import connected, failing
 from tests.client.steps import in_a_thread, jobs, payloads, publish
 from tests.patience import PATIENCE_S
@@ -277,6 +279,25 @@ async def test_an_ack_that_is_not_confirmed_is_told_and_the_pool_goes_on() -> No
 
         worked = await work_for(client, 70.0, nothing, hold_time=60.0)
         assert (worked.done, worked.lost) == (0, 2)
+
+
+@pytest.mark.parametrize(("full", "within"), [("abc", 3.0), ("ab", 9.0)])
+async def test_a_full_disk_that_refuses_rejects_does_not_stop_a_pool(full: str, within: float) -> None:
+    """Acks make space, so the workers that failed may not wait for it; the ends of the holds do what rejects do."""
+    async with jobs(9) as (cluster, client):
+        for name in full:
+            cluster.feed(name, DiskFull(Shortage.RESERVE))
+        done: dict[bytes, float] = {}
+
+        async def handler(message: Message) -> None:
+            if message.payload in (b"0", b"1") and message.attempt == 1:
+                raise ConnectionError
+            done[message.payload] = trio.current_time()
+
+        began = trio.current_time()
+        worked = await work_for(client, 80.0, handler, concurrency=2, retry=ConnectionError)
+        assert (worked.done, worked.lost) == (9, 2)
+        assert max(done[b"%d" % number] for number in range(2, 9)) - began < within
 
 
 async def test_dead_letters_are_worked_on_and_do_not_die_again() -> None:

@@ -406,6 +406,7 @@ class Message(Settleable):
             UsageError: the delay is negative, or above 366 days, or given with ``interrupted``.
             HoldLost: the hold is over; another delivery may have begun. It may have taken effect all the same.
             OutcomeUnknown, NotStored: not confirmed within ``timeout`` seconds.
+            StorageFull: the disks are full. Raised at once: leave it, and it is redelivered after its hold.
         """
         await self.delivery.settler.reject((self,), delay=delay, interrupted=interrupted, timeout=timeout)
 

@@ -191,6 +191,7 @@ async def settle(
     timeout: float,
     watch: Watch | None = None,
     most: int = 0,
+    waits_for_space: bool = True,
 ) -> None:
     """Have each ticket settled, in as few requests as the limits allow.
 
@@ -201,6 +202,7 @@ async def settle(
         on_final: called with each verdict and its tickets; sets their ``outcome``, or returns why there is none.
         timeout: seconds for all requests together, all attempts included.
         most: spans in one request, if they are to be fewer than others have.
+        waits_for_space: see `Nodes.ask`.
     """
     end = trio.current_time() + timeout
     for chunk in chunks(items_of(tickets), most):
@@ -211,7 +213,13 @@ async def settle(
 
         try:
             await nodes.ask(
-                request, action=action, timeout=left_of(end), writes=True, check=settling.take, watch=watch
+                request,
+                action=action,
+                timeout=left_of(end),
+                writes=True,
+                check=settling.take,
+                watch=watch,
+                waits_for_space=waits_for_space,
             )
         except QuorumqError as exc:
             settling.fail(exc)

@@ -200,6 +200,7 @@ class SettleCalls(Calls):
                     timeout=self.context.time(timeout),
                     watch=watch,
                     most=0 if death is None else DEATHS_BYTES_MAX // death.text_bytes,
+                    waits_for_space=False,  # the end of the hold does as much, and only acks make space
                 )
         finally:
             note_settled(messages)

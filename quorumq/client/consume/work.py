@@ -37,6 +37,9 @@ BACKOFF_MAX_S: Final = 60.0
 """Longest wait of a failed message without a backoff, in seconds: doubled each time, lest attempts be over at once."""
 LAST_WORD_S: Final = 2.0
 """Seconds that a message whose handler was cancelled may take to be rejected; else its hold has to run out."""
+REJECT_S: Final = 5.0
+"""Seconds that a failed message may take to be rejected, as when two of three disks are full: then a worker that waits
+for longer does nothing for the others, and the end of the hold does as much."""
 ENDING_S: Final = 1.0
 """Seconds that a cancelled handler may take to end before its hold is extended no more."""
 DEAD_LETTER_WAIT_S: Final = 60.0
@@ -500,7 +503,7 @@ class Pool:
         if error is None:
             await message.ack()
         elif message.death is not None:
-            await message.reject(DEAD_LETTER_WAIT_S)
+            await self._reject(message, DEAD_LETTER_WAIT_S)
         elif again:
             await self._again(message, error)
         else:
@@ -511,13 +514,16 @@ class Pool:
         try:
             topic = await self.context.topic(message.topic)
         except QuorumqError:
-            await message.reject()
+            await self._reject(message, None)
             return
         if message.attempt >= topic.max_deliveries:
             await message.dead_letter(from_the_handler(error))
         else:
             doubled = min(BACKOFF_MAX_S, BACKOFF_S * 2.0 ** min(message.attempt - 1, 10))
-            await message.reject(None if topic.backoff else doubled)
+            await self._reject(message, None if topic.backoff else doubled)
+
+    async def _reject(self, message: Message, delay: float | None) -> None:
+        await message.reject(delay, timeout=min(REJECT_S, self.context.timeout))
 
 
 NEXT: Final[dict[Outcome | None, str]] = {
