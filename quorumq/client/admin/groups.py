@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
-from typing import Any, Literal, cast
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Literal, cast
 
 from quorumq.client.base.context import Calls
 from quorumq.client.base.message import MessageId
@@ -22,7 +22,9 @@ Start = Literal["earliest", "latest"] | datetime
 """Position where a group begins: the oldest message, the next one published from now on, or a time of day."""
 
 
-AHEAD_MAX_MS = 60_000
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+MILLISECOND: Final = timedelta(milliseconds=1)
+AHEAD_MAX_MS: Final = 60_000
 """Milliseconds by which a beginning may be ahead of this program's clock, which may be behind those of producers."""
 
 
@@ -35,7 +37,8 @@ def start_fields(start: Start, now_ms: int) -> tuple[str, int]:
     if isinstance(start, datetime):
         if start.tzinfo is None:
             raise UsageError(f"{start} has no time zone: give a datetime with tzinfo, such as timezone.utc")
-        from_ms = max(0, round(start.timestamp() * 1000))
+        # Rounded down, as publish times are: else it would skip a message of the same millisecond.
+        from_ms = max(0, (start - EPOCH) // MILLISECOND)
         if from_ms > now_ms + AHEAD_MAX_MS:
             raise UsageError(
                 f"{start} is {(from_ms - now_ms) / 1000:,.0f} s ahead: a group would skip all that is published until "
