@@ -56,10 +56,8 @@ def problems(rows: Sequence[Mapping[str, Any]], topics: Sequence[Mapping[str, An
             yield f"{name} is in quarantine after its start: it delivers again in {row['quarantine_s']:.1f} s"
         if row.get("disk_full"):
             goes_on = DISK_ROOMS.get(row.get("disk_capacity", ""), DISK_ROOMS["first"])
-            yield (
-                f"{name} {goes_on}; let consumers ack what is there, delete topics that are not needed, or give it a "
-                "larger disk"
-            )
+            acks = "" if row.get("disk_capacity") == "none" else "let consumers ack what is there, "
+            yield f"{name} {goes_on}; {acks}delete topics that are not needed, or give it a larger disk"
         if row.get("memory_full"):
             yield (
                 f"{name} takes more memory than memory_max: publishes, new topics and groups are refused there, acks "
