@@ -346,6 +346,12 @@ async def test_an_invalid_message_is_left_out_and_named() -> None:
         assert await payloads(client) == [b"a", b"b"]
 
 
+def test_failures_alike_are_named_together() -> None:
+    errors: dict[int, Exception] = {at: StorageFull("no room") for at in range(2)}
+    error = NotAllStored.of("jobs", [None] * 3, errors | {2: NotStored("nobody is there")}, None)
+    assert "not all: number 0, 1: StorageFull: no room; number 2: NotStored: nobody is there" in str(error)
+
+
 async def test_an_unreachable_cluster_returns_a_list_of_stored_messages() -> None:
     async with jobs() as (cluster, client):
         producer = client.producer("jobs", timeout=2.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, groupby
 from types import MappingProxyType
 from typing import Any, Final, cast
 
@@ -53,7 +53,8 @@ class NotAllStored(QuorumqError):
         stored = len(ids) - ids.count(None)
         named = sorted(errors.items())[:NAMED]
         reasons = "; ".join(
-            f"number {position}: {type(error).__name__}: {error}" for position, error in named
+            f"number {', '.join(str(position) for position, _ in alike)}: {text}"
+            for text, alike in groupby(named, key=lambda one: f"{type(one[1]).__name__}: {one[1]}")
         )
         more = f"; and {len(errors) - NAMED} more, see `errors`" if len(errors) > NAMED else ""
         rest = "" if untaken is None else f"; from number {untaken} on nothing was taken"
