@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorumq.client import (
+    BadReceipt,
     DefaultPartitioner,
     NotFound,
     NotStored,
@@ -372,12 +373,16 @@ async def test_leaving_by_an_exception_raises_that_and_gives_up_the_rest() -> No
             await producer.send(b"3")
 
 
-async def test_a_closed_producer_id_fails_its_batches_and_the_next_go_under_a_new_session() -> None:
+@pytest.mark.parametrize(("code", "error"), [("session-closed", SessionClosed), ("bad-receipt", BadReceipt)])
+async def test_a_session_that_nodes_refuse_fails_its_batches_and_the_next_go_under_a_new_one(
+    code: str, error: type[QuorumqError]
+) -> None:
+    """They closed it, or do not have the secret any more that signed it."""
     async with jobs() as (cluster, client):
         async with client.producer("jobs") as producer:
             first = await producer.publish(b"0")
-            cluster.answer = failing("session-closed", times=1, of=m.Publish)
-            with pytest.raises(SessionClosed):
+            cluster.answer = failing(code, times=1, of=m.Publish)
+            with pytest.raises(error):
                 await producer.publish(b"1")
             second = await producer.publish(b"2")
         assert second.producer_id != first.producer_id

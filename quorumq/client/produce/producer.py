@@ -28,9 +28,9 @@ from quorumq.client.produce.derived import EncodedMessage
 from quorumq.client.produce.encoded import encoded_of, found_name, rename
 from quorumq.client.produce.outbox import BATCH_BYTES, LOADED_BYTES, Outbox, PartitionQueue
 from quorumq.client.produce.partitioner import DefaultPartitioner, Partitioner
-from quorumq.client.produce.sending import Sender, Session
+from quorumq.client.produce.sending import ENDED, Sender, Session
 from quorumq.client.transport.nodes import left_of
-from quorumq.core.values.errors import NotFound, NotStored, QuorumqError, SessionClosed, UsageError, utf8
+from quorumq.core.values.errors import NotFound, NotStored, QuorumqError, UsageError, utf8
 from quorumq.core.values.limits import BATCH_BYTES_MAX, DELAY_MAX_S, MIB
 from quorumq.core.values.printable import plural
 from quorumq.core.values.types import PartitionId, ProducerId, Topic
@@ -555,8 +555,8 @@ class Producer:
                 await self._sender.send(record_batch)
         except QuorumqError as exc:
             error = exc
-            closed = isinstance(exc.__cause__ or exc, SessionClosed)
-            if closed and self._session.producer_id == record_batch.producer_id:
+            ended = isinstance(exc.__cause__ or exc, ENDED)
+            if ended and self._session.producer_id == record_batch.producer_id:
                 self._session.producer_id = None  # later batches are numbered under a new session
                 assert self._nursery is not None
                 self._nursery.start_soon(self._reopen)

@@ -12,10 +12,13 @@ from quorumq.client.base.context import Context
 from quorumq.client.produce.batches import DerivedBatch, RecordBatch
 from quorumq.client.transport.nodes import left_of
 from quorumq.core import messages as m
-from quorumq.core.values.errors import Conflict, QuorumqError, SessionClosed
+from quorumq.core.values.errors import BadReceipt, Conflict, QuorumqError, SessionClosed
 from quorumq.core.values.limits import SESSION_IDLE_S
 from quorumq.core.values.printable import plural
 from quorumq.core.values.types import Batch, PartitionId, ProducerId
+
+ENDED: Final = (SessionClosed, BadReceipt)
+"""Errors of a session that no node takes any more: it was idle, or was signed with a secret that was changed since."""
 
 CLOSE_WAIT_S: Final = 1.0
 """Seconds that a producer that ends waits until the cluster has heard that its session is over."""
