@@ -103,12 +103,11 @@ async def keep_link(node: Node, peer: NodeId, dial: Dial, rng: random.Random, nu
         try:
             transport = await dial(peer)
             try:
-                up = await _run_link(node, peer, transport, nursery)
+                problem = await _run_link(node, peer, transport, nursery, problem)
             finally:
                 transport.close()
-            if up:
+            if not problem:
                 pause = BACKOFF_MIN_S
-                problem = ""
         except (OSError, ConnectionLost, PeerError, UsageError) as error:
             if str(error) != problem:  # once for each new reason, not once for each attempt
                 problem = str(error)
@@ -117,8 +116,17 @@ async def keep_link(node: Node, peer: NodeId, dial: Dial, rng: random.Random, nu
         pause = min(BACKOFF_MAX_S, 2 * pause)
 
 
-async def _run_link(node: Node, peer: NodeId, transport: Transport, nursery: trio.Nursery) -> bool:
-    """Greet and stay until the connection ends. Return True if the peer accepted our HELLO."""
+async def _run_link(
+    node: Node, peer: NodeId, transport: Transport, nursery: trio.Nursery, problem: str
+) -> str:
+    """Greet and stay until the connection ends.
+
+    Args:
+        problem: the last reason that was logged.
+
+    Returns:
+        The reason for which the peer does not accept our HELLO, or "" if it did.
+    """
     reader = FrameReader(HANDSHAKE_BYTES_MAX)
     out = Outflow(
         transport, nursery, node.config.stall_timeout, node.driver, lambda reason: transport.close()
@@ -130,9 +138,10 @@ async def _run_link(node: Node, peer: NodeId, transport: Transport, nursery: tri
     if waiting.cancelled_caught:
         raise PeerError(f"{peer} did not answer HELLO within {node.config.hello_timeout:g} s")
     if isinstance(answer, Failed):
-        node.log.warning("peer_refuses", peer=peer, code=answer.code, detail=answer.detail)
+        if answer.detail != problem:
+            node.log.warning("peer_refuses", peer=peer, code=answer.code, detail=answer.detail)
         node.feed(HelloRefused(peer, answer.code, answer.detail, answer.needed))
-        return False
+        return answer.detail or answer.code
     if isinstance(answer, Admitted):
         raise PeerError(f"{peer} answers as if this node had asked to be let in")
     if answer.node != peer:
@@ -142,7 +151,7 @@ async def _run_link(node: Node, peer: NodeId, transport: Transport, nursery: tri
     if not lowest <= version <= highest:
         raise PeerError(f"{peer} answers HELLO in version {version}; {lowest} to {highest} were offered")
     if node.failed is not None or node.silent:
-        return False
+        return problem
     link = PeerLink(node, peer, out)
     node.links[peer] = link
     node.log.info("link_up", peer=peer, incarnation=answer.incarnation.n, version=version)
@@ -162,7 +171,7 @@ async def _run_link(node: Node, peer: NodeId, transport: Transport, nursery: tri
         if node.failed is None and not node.silent:
             node.log.info("link_down", peer=peer, reason=reason)
             node.feed(*map(Unposted, link.never_begun()), LinkDown(peer))
-    return True
+    return ""
 
 
 async def greet(

@@ -219,6 +219,16 @@ async def test_a_node_that_cannot_reach_anybody_says_so_and_goes_on() -> None:
         assert "nobody is there" in reasons[0]
 
 
+async def test_a_node_that_is_refused_for_good_says_so_once() -> None:
+    """It dials again each second, for years."""
+    async with world("ab") as cluster:
+        add(cluster, "d")
+        nodes = {name: f"127.0.0.1:740{at}" for at, name in enumerate("abd", 1)}
+        begin(cluster, make_config({**MINE, "join": [], "nodes": nodes, "listen": nodes["d"]}), None)
+        await trio.sleep(10)
+        assert sorted(line["peer"] for line in cluster.logs["d"].of("peer_refuses")) == ["a", "b"]
+
+
 async def test_an_address_that_no_node_can_dial_ends_none() -> None:
     """The members' list may have one that was written by an older version; it is read again at each start."""
     async with world("ab") as cluster:
