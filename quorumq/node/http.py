@@ -23,16 +23,19 @@ HEADER_BYTES_MAX: Final = 8 * 1024
 RECEIVE_BYTES: Final = 4 * 1024
 TEXT: Final = "text/plain; charset=utf-8"
 
+WAITS: Final = "waits to be added to its cluster: the log has the command"
+WAITS_METRICS: Final = b"quorumq_up 1.0\nquorumq_ready 0.0\n"
+
 Answer = tuple[int, str, bytes]
 """Status, content type, body."""
 
 
 class HttpServer:
-    """Serves one node."""
+    """Serves one node. If that is None, it waits to be added."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node | None) -> None:
         self._node = node
-        self._metrics = Metrics(node)
+        self._metrics = None if node is None else Metrics(node)
         self._open: dict[trio.CancelScope, None] = {}  # the oldest first
 
     async def run(self, sockets: list[socket.socket]) -> None:
@@ -54,7 +57,8 @@ class HttpServer:
             except (trio.BrokenResourceError, trio.ClosedResourceError, OSError):
                 pass  # it has gone
             except Exception as error:  # it is about this answer alone
-                self._node.log.error("http_failed", reason=repr(error), exc_info=error)
+                if self._node is not None:
+                    self._node.log.error("http_failed", reason=repr(error), exc_info=error)
             finally:
                 self._open.pop(scope, None)
 
@@ -86,12 +90,15 @@ class HttpServer:
     async def _answer(self, method: bytes, target: bytes) -> Answer:
         if method not in (b"GET", b"HEAD"):
             return 405, TEXT, b"only GET and HEAD\n"
+        node = self._node
         match target.partition(b"?")[0]:
             case b"/live":
-                return (503, TEXT, b"stopping\n") if self._node.has_failed else (200, TEXT, b"live\n")
+                failed = node is not None and node.has_failed
+                return (503, TEXT, b"stopping\n") if failed else (200, TEXT, b"live\n")
             case b"/ready":
-                reason = not_ready(self._node)
+                reason = WAITS if node is None else not_ready(node)
                 return (503, TEXT, f"{reason}\n".encode()) if reason else (200, TEXT, b"ready\n")
             case b"/metrics":
-                return 200, CONTENT_TYPE, await self._metrics.page()
+                page = WAITS_METRICS if self._metrics is None else await self._metrics.page()
+                return 200, CONTENT_TYPE, page
         return 404, TEXT, b"there are /live, /ready and /metrics\n"

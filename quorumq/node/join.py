@@ -6,7 +6,9 @@ other node knows it as a member, it answers with all that a directory begins wit
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final
 
 import trio
@@ -33,6 +35,37 @@ class Loud:
     """A node that has not begun: nothing forbids it to send."""
 
     silent = False
+
+
+async def wait_to_join(
+    config: ServeConfig,
+    dial: Callable[[str], Awaitable[Transport]],
+    log: Any,
+    seen_from: Sequence[socket.socket],
+) -> Admitted | str | None:
+    """Ask like `ask_to_join`; return None if a signal comes first.
+
+    Args:
+        seen_from: listening sockets, if probes are to be answered when they ask meanwhile. They stay open.
+    """
+    admitted: Admitted | str | None = None
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async with trio.open_nursery() as nursery:
+
+            async def wait_for_signal() -> None:
+                async for number in signals:
+                    log.info("stop_asked", signal=signal.Signals(number).name)
+                    nursery.cancel_scope.cancel()
+                    return
+
+            nursery.start_soon(wait_for_signal)
+            if seen_from:
+                from quorumq.node.http import HttpServer  # with its imports: only if it is used
+
+                nursery.start_soon(HttpServer(None).run, [sock.dup() for sock in seen_from])
+            admitted = await ask_to_join(config, dial, log)
+            nursery.cancel_scope.cancel()
+    return admitted
 
 
 async def ask_to_join(

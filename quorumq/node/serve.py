@@ -43,7 +43,7 @@ from quorumq.node.clock import real_now
 from quorumq.node.commits import CommitRunner, CommitThread
 from quorumq.node.config import ServeConfig
 from quorumq.node.connections import Inbound
-from quorumq.node.join import NotAdmitted, ask_to_join, cluster_of
+from quorumq.node.join import NotAdmitted, cluster_of, wait_to_join
 from quorumq.node.links import Dial, address_of, dial_address, dial_from, keep_link
 from quorumq.node.logs import make_log
 from quorumq.node.node import EXIT_AGAIN, EXIT_BUG, EXIT_OK, EXIT_REFUSED, EXIT_STORAGE, Node
@@ -144,7 +144,7 @@ async def _run_node(file: ConfigFile, log: Any, newest: bool) -> int:
         certificates = None
         if config.tls_cert:
             certificates = Certificates(config.tls_cert, config.tls_key, config.tls_ca, log)
-        node = await _open(file, log, commits, newest, certificates)
+        node = await _open(file, log, commits, newest, certificates, seen_from)
         if node is None:
             await _close(bound, commits)
             return EXIT_OK
@@ -194,7 +194,12 @@ async def _close(sockets: Iterable[socket.socket], commits: CommitThread) -> Non
 
 
 async def _open(
-    file: ConfigFile, log: Any, commits: CommitThread, newest: bool, certificates: Certificates | None
+    file: ConfigFile,
+    log: Any,
+    commits: CommitThread,
+    newest: bool,
+    certificates: Certificates | None,
+    seen_from: Sequence[socket.socket],
 ) -> Node | None:
     """Open the node. With an empty directory and ``join`` it asks to be let in first; None if it was stopped before."""
     config = file.config
@@ -207,19 +212,9 @@ async def _open(
     try:
         return opened()
     except NotAdmitted:
-        admitted: Admitted | str | None = None
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-            async with trio.open_nursery() as nursery:
-
-                async def wait_for_signal() -> None:
-                    async for number in signals:
-                        log.info("stop_asked", signal=signal.Signals(number).name)
-                        nursery.cancel_scope.cancel()
-                        return
-
-                nursery.start_soon(wait_for_signal)
-                admitted = await ask_to_join(config, partial(dial_address, certificates=certificates), log)
-                nursery.cancel_scope.cancel()
+        admitted = await wait_to_join(
+            config, partial(dial_address, certificates=certificates), log, seen_from
+        )
         if isinstance(admitted, str):
             raise UsageError(admitted) from None
         return opened(admitted) if admitted is not None else None

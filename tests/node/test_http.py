@@ -13,10 +13,13 @@ import yaml
 from quorumq.core import messages as m
 from quorumq.core.values.latency import ANSWERS_MIN
 from quorumq.node import http, metrics
+from quorumq.node.config import make_config
 from quorumq.node.health import Health
 from quorumq.node.http import HttpServer
+from quorumq.node.join import wait_to_join
 from quorumq.node.metrics import Metrics, Table
-from quorumq.node.transport import listen
+from quorumq.node.transport import Transport, listen
+from sim.shell.memory import SECRET, Log
 from tests.node.memory import World, fetch, payloads, publish, receipts, world
 from tests.patience import PATIENCE_S
 from tests.virtual import in_real_time
@@ -92,6 +95,29 @@ async def test_the_endpoints_follow_the_state_of_the_node() -> None:
         assert await got(port, "/ready") == (503, "not trusted: it waits for other nodes\n")
         assert (await got(port, "/live"))[0] == 200
         nursery.cancel_scope.cancel()
+
+
+async def unreachable(address: str) -> Transport:
+    raise ConnectionRefusedError(address)
+
+
+@in_real_time
+async def test_a_node_that_waits_to_be_added_answers() -> None:
+    """A probe that hangs would have it killed, before an operator adds it."""
+    (sock,) = listen("127.0.0.1", 0)
+    sock.listen()
+    port = int(sock.getsockname()[1])
+    waits = {"node": "d", "cluster_id": "test", "secret": SECRET.decode(), "data_dir": "/nonexistent"}
+    config = make_config({**waits, "join": ["127.0.0.1:1"]})
+    with sock:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait_to_join, config, unreachable, Log(), [sock])
+            assert await got(port, "/live") == (200, "live\n")
+            status, reason = await got(port, "/ready")
+            assert (status, "waits to be added" in reason) == (503, True)
+            assert value((await got(port, "/metrics"))[1], "quorumq_ready") == 0
+            nursery.cancel_scope.cancel()
+        assert sock.fileno() >= 0, "the node goes on with it"
 
 
 @in_real_time
