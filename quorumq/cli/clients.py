@@ -31,8 +31,8 @@ def clients() -> None:
     """Choose the clients that may connect to a cluster, and their rights.
 
     The commands read and write a file. Give its path to each node as `clients_file`, and copy it to all of them: a node
-    rereads it within a second. If a node has it, it serves only clients that show a token of the file. Tokens travel as
-    they are, so let the nodes speak TLS if others can listen.
+    rereads it within two seconds. If a node has it, it serves only clients that show a token of the file. Tokens travel
+    as they are, so let the nodes speak TLS if others can listen.
     """
 
 
