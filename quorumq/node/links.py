@@ -198,6 +198,8 @@ async def greet(
     challenge = await _answer(transport, reader)
     if not peer and isinstance(challenge, Challenge):
         peer = challenge.node
+    if not peer and isinstance(challenge, Failed):
+        return challenge  # its reason is all that it says: it did not give its id
     if shows_name and peer not in transport.names:
         shown = ", ".join(sorted(transport.names)) or "nobody"
         raise PeerError(f"{peer} shows the certificate of {shown}: a node's has its id as a DNS name")

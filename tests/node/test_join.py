@@ -18,9 +18,11 @@ from quorumq.core.values.types import Incarnation, MemberState
 from quorumq.node.admission import wrong_listener
 from quorumq.node.config import ConfigError, ServeConfig, make_config, with_join
 from quorumq.node.join import NotAdmitted, ask_to_join, cluster_of
-from quorumq.node.links import dial_address, keep_link
+from quorumq.node.links import dial_address, greet, keep_link
 from quorumq.node.serve import Service, open_node
 from quorumq.node.transport import Transport
+from quorumq.wire.codec import encode_message
+from quorumq.wire.frames import HANDSHAKE_BYTES_MAX, FrameReader
 from sim.memory_disk import MemoryDisk
 from sim.shell.memory import SECRET, Commits, Log
 from tests.node.memory import World, fetch, payloads, publish, world
@@ -206,6 +208,33 @@ async def test_a_node_of_another_cluster_does_not_wait(change: dict[str, str], w
         answer = await join(cluster, make_config({**MINE, **change}))
         assert isinstance(answer, str)
         assert why in answer
+
+
+class Refusing:
+    """The other side of a dial, which shows a certificate and refuses HELLO; it takes all that is sent."""
+
+    names = frozenset({"a"})
+
+    def __init__(self, reason: str) -> None:
+        self.answer = b"".join(encode_message(m.Failed(Code.UNAUTHORIZED, reason)))
+
+    async def receive(self) -> bytes:
+        await trio.lowlevel.checkpoint()
+        return self.answer
+
+    def put(self, chunks: object) -> None:
+        pass
+
+    def flush(self) -> None:
+        pass
+
+
+async def test_a_node_whose_certificate_is_refused_hears_the_reason() -> None:
+    """The error named the other node's certificate."""
+    other, reader = Refusing("d shows the certificate of f"), FrameReader(HANDSHAKE_BYTES_MAX)
+    answer = await greet([b""], "", other, reader, other, SECRET, shows_name=True)
+    assert isinstance(answer, m.Failed)
+    assert answer.detail == "d shows the certificate of f"
 
 
 async def test_a_node_that_cannot_reach_anybody_says_so_and_goes_on() -> None:
