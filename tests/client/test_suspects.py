@@ -253,6 +253,28 @@ async def test_a_worker_drained_for_a_deleted_suspect_prefetches_again() -> None
             nursery.cancel_scope.cancel()
 
 
+async def test_a_hint_not_acted_on_ends_with_the_topic_of_its_suspect() -> None:
+    """The consumer would empty its hands for nothing."""
+    async with with_suspects(1, 0) as (_, client):
+        await client.create_topic("others")
+        consumer = client.consumer(["jobs", "others"], "g", hold_time=5.0)
+        consumer.expects_topics = True
+        async with consumer:
+
+            async def longest(seconds: float) -> float:
+                end, most = trio.current_time() + seconds, 0.0
+                while (began := trio.current_time()) < end:
+                    await publish(client, 1, topic="others")
+                    assert await consumer.take(1)  # and keep it
+                    most = max(most, trio.current_time() - began)
+                    await trio.sleep(1.5)
+                return most
+
+            assert await longest(RUNS_OUT_S + 10.0) > 3.0
+            await client.delete_topic("jobs")
+            assert await longest(30.0) < 1.0
+
+
 async def test_a_suspect_goes_before_what_waits_already_and_alone() -> None:
     async with with_suspects(1, 0) as (_, client):
         await client.create_topic("others")
