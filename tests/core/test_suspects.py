@@ -147,6 +147,28 @@ def test_a_lot_is_of_several_batches_and_partitions_and_no_larger_than_each_of_i
     assert [sum(part.receipt.span.size for part in lot) for lot in lots] == [2, 2, 2, 0]
 
 
+@pytest.mark.parametrize("expiries", [0, 2])
+def test_messages_that_are_won_do_not_wait_for_a_partition_that_has_not_answered_for_long(
+    expiries: int,
+) -> None:
+    cluster = Cluster(hold_time_max=30.0)
+    topic = cluster.topic(partitions=2, max_deliveries=9)
+    for partition in (0, 1):
+        producer_id = cluster.ask("a", m.OpenSession()).producer_id
+        cluster.ask("a", m.Publish(cluster.batch(topic, producer_id, 0, [b"x"], partition)))
+    for _ in range(expiries):
+        expired(cluster, 2)
+    cluster.drop = lambda sender, to, message: (
+        isinstance(message, m.HoldReply) and message.partition.number == 1 and sender != to
+    )
+    for _ in range(3):  # each round without answers doubles the time of the next one
+        cluster.submit("a", fetch(group="other", hold_time=30.0))
+        cluster.advance(40.0)
+    key = cluster.submit("a", fetch(hold_time=30.0))
+    cluster.advance(1.2)
+    assert suspects(cluster.replies[key]) == [expiries > 0]
+
+
 def test_an_expiry_after_rejects_alone_gets_one_more_delivery_alone() -> None:
     cluster = with_messages(2, max_deliveries=3)
     for _ in range(2):
