@@ -106,6 +106,20 @@ async def test_a_disk_that_is_full_to_the_last_byte_stops_no_node_and_what_waite
         assert cluster.logs["a"].of("disk_not_full")
 
 
+async def test_publishes_stop_at_the_reserve_while_all_of_them_wait_for_one_slow_fsync() -> None:
+    async with world("a", disk_reserve_bytes=256 * KIB) as cluster:
+        client = await cluster.client("a")
+        topic, producer_id = await of_topic(client, 1)
+        await trio.sleep(1.1)
+        fill(cluster, 2 * MIB)
+        cluster.commits["a"].hold()
+        for seq in range(40):
+            await client.send(publish(topic, producer_id, seq, bytes(64 * KIB)))
+        with trio.move_on_after(0.1) as scope:  # the disk is looked at each second in any case
+            assert (await client.ask(publish(topic, producer_id, 40, b"x"))).code == "storage-full"
+        assert not scope.cancelled_caught
+
+
 async def test_acks_use_the_last_reserve_and_stop_before_the_space_of_a_start() -> None:
     async with world("a", disk_reserve_bytes=64 * KIB) as cluster:
         client = await cluster.client("a")
