@@ -107,7 +107,7 @@ class Intake:
         """True if more than `SPACE_CHECK_BYTES` were appended since the disk was asked."""
         return self._committed + self.store.pending_bytes > SPACE_CHECK_BYTES
 
-    def remake_reserve(self, *, stalled: bool) -> None:
+    def remake_reserve(self) -> None:
         """Make the disk's last reserve anew if it is missing and fits.
 
         Raises:
@@ -115,7 +115,7 @@ class Intake:
         """
         store = self.store
         needed = store.start_bytes + store.owed_bytes + store.reserve_bytes // 10
-        if not stalled and store.owed_bytes and store.free_bytes >= needed:
+        if store.owed_bytes and store.free_bytes >= needed:
             store.reserve()
 
     def shortage(self, before: Shortage, *, stalled: bool) -> Shortage:

@@ -485,7 +485,7 @@ class Node:
             return
         before = self.core.state.disk_shortage
         try:
-            self.intake.remake_reserve(stalled=self.committer.stalled)
+            self.intake.remake_reserve()
             shortage = self.intake.shortage(before, stalled=self.committer.stalled)
         except StorageError as error:
             self.fail(EXIT_STORAGE, str(error))
