@@ -63,8 +63,7 @@ RULES: tuple[Rule, ...] = (
         "unseen-votes-on-due",
         "a replica without a delayed message does not vote that it is due",
         ((Replica, "delayed_parts", lambda self, span: []),),
-        survives="a replica without the batch, one with a wrong clock, and no third vote",
-        test="test_time::test_a_replica_without_the_batch_does_not_vote_on_whether_it_is_due",
+        profile="clocks",
     ),
     Rule(
         "one-flag-expires",
@@ -78,8 +77,7 @@ RULES: tuple[Rule, ...] = (
         "copied-clock",
         "a batch from a peer is as old as enough replicas say",
         ((batches, "majority_of", lambda members: members),),
-        survives="a batch at two replicas, one with a wrong clock, and the third from that one",
-        test="test_time::test_a_batch_from_a_peer_does_not_copy_the_peers_clock",
+        profile="clocks",
     ),
     Rule(
         "delay-forgotten",
