@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -10,7 +9,7 @@ import trio
 
 from quorumq.client import Client
 from quorumq.client.produce.publishing import PublishCalls
-from quorumq.core.values.errors import NotFound, QuorumqError
+from quorumq.core.values.errors import QuorumqError
 from quorumq.gateway.sqs.attributes import AttributeCache, Attributes
 from quorumq.gateway.sqs.call import Call, Params
 from quorumq.gateway.sqs.errors import SqsError, no_queue, sqs_error
@@ -33,14 +32,10 @@ class Producers:
         if calls is None:
             calls = PublishCalls(client.context, create=False, kept_max=PRODUCERS_MAX)
             self._by_client[client] = calls
-        publish = partial(
-            calls.publish, topic, message.payload,
-            headers=message.headers, key=message.key, delay=delay or None,
-        )  # fmt: skip
-        try:
-            return message_id(await publish())
-        except NotFound:  # the topic was deleted; one that was made since is another one
-            return message_id(await publish())
+        name = await calls.publish(
+            topic, message.payload, headers=message.headers, key=message.key, delay=delay or None
+        )
+        return message_id(name)
 
 
 class SendActions:
