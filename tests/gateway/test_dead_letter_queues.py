@@ -60,7 +60,11 @@ async def test_a_dead_letter_comes_sooner_than_a_change_before_has_said() -> Non
             change = {"ReceiptHandle": message["ReceiptHandle"], "VisibilityTimeout": seconds}
             await it.sdk.ok("ChangeMessageVisibility", QueueUrl=DEAD, **change)
         await trio.sleep(4)
-        assert message["Body"] in [one["Body"] for one in await receive(it.sdk, DEAD)]
+        again = {one["Body"]: one["ReceiptHandle"] for one in await receive(it.sdk, DEAD)}
+        deleted = {"QueueUrl": DEAD, "ReceiptHandle": again[message["Body"]]}
+        await it.sdk.ok("DeleteMessage", **deleted)
+        gone = await it.sdk.ask("ChangeMessageVisibility", VisibilityTimeout=10, **deleted)
+        assert (gone.code, "Message does not exist" in gone.text) == ("InvalidParameterValue", True)
 
 
 async def test_a_move_task_redrives_each_dead_letter_once() -> None:
@@ -101,6 +105,23 @@ async def test_a_move_task_keeps_to_its_rate() -> None:
         await it.sdk.ok("StartMessageMoveTask", SourceArn=DEAD_ARN, MaxNumberOfMessagesPerSecond=1)
         assert 2 <= trio.current_time() - began < 2.1
         assert len(await drained(it.sdk, JOBS)) == 3
+
+
+async def test_a_move_task_that_takes_too_long_says_so_and_is_repeated() -> None:
+    async with world("dead") as it:
+        policy = json.dumps({"deadLetterTargetArn": DEAD_ARN, "maxReceiveCount": "1"})
+        await it.sdk.ok("CreateQueue", QueueName="jobs", Attributes={"RedrivePolicy": policy})
+        for number in range(20):
+            await it.client.publish("jobs", b"%d" % number)
+        for _ in range(2):
+            await receive(it.sdk, VisibilityTimeout=0)
+        await trio.sleep(1)
+        task = {"SourceArn": DEAD_ARN, "MaxNumberOfMessagesPerSecond": 1}
+        answer = await it.sdk.ask("StartMessageMoveTask", **task)
+        assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+        assert "16 messages moved so far: repeat the request" in answer.json["message"]
+        await it.sdk.ok("StartMessageMoveTask", **task)
+        assert len(await drained(it.sdk, JOBS)) == 20
 
 
 async def test_purging_a_dead_letter_queue_purges_all_that_it_shows() -> None:
@@ -147,6 +168,12 @@ async def test_a_queue_that_a_native_client_deleted_and_made_anew_is_no_source()
         assert not await drained(it.sdk, DEAD)
         await it.sdk.ok("PurgeQueue", QueueUrl=DEAD)
         assert (await it.client.backlog("jobs", "sqs")).dead == 1
+        await it.sdk.ok("CreateQueue", QueueName="other")
+        policy = json.dumps({"deadLetterTargetArn": DEAD_ARN[:-4] + "other", "maxReceiveCount": 3})
+        await it.sdk.ok("SetQueueAttributes", QueueUrl=JOBS, Attributes={"RedrivePolicy": policy})
+        for queue, urls in (("dead", []), ("other", [JOBS])):
+            answer = await it.sdk.ok("ListDeadLetterSourceQueues", QueueUrl=f"{URL}/{queue}")
+            assert answer == {"queueUrls": urls}
 
 
 async def test_a_queue_that_nothing_has_read_is_purged() -> None:

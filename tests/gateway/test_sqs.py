@@ -340,6 +340,23 @@ async def test_a_deleted_queue_is_gone_and_a_new_one_of_its_name_is_another() ->
         assert await it.sdk.ok("ListQueues") == {}
 
 
+async def test_a_queue_that_a_native_client_made_anew_takes_messages_at_once() -> None:
+    async with world("jobs") as it:
+        await it.sdk.ok("SendMessage", QueueUrl=JOBS, MessageBody="x")
+        await it.client.delete_topic("jobs")
+        await it.client.create_topic("jobs")
+        await it.sdk.ok("SendMessage", QueueUrl=JOBS, MessageBody="y")
+        assert [message["Body"] for message in await receive(it.sdk)] == ["y"]
+
+
+async def test_a_queue_whose_group_is_deleted_is_not_there() -> None:
+    async with world("jobs") as it:
+        await it.client.delete_group("jobs", "sqs")
+        with trio.fail_after(20):
+            answer = await it.sdk.ask("ReceiveMessage", QueueUrl=JOBS)
+        assert (answer.status, answer.code) == (400, "QueueDoesNotExist")
+
+
 async def test_sending_never_makes_a_queue() -> None:
     async with world() as it:
         answer = await it.sdk.ask("SendMessage", QueueUrl=JOBS, MessageBody="x")
