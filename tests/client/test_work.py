@@ -721,7 +721,9 @@ class Wrapped(Exception):
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
-async def test_a_handler_of_another_event_loop_ends_its_pool_and_costs_no_delivery(wrapped: bool) -> None:
+async def test_a_handler_of_another_event_loop_ends_its_pool_and_costs_no_delivery(
+    wrapped: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     """F1: "no running event loop" was a dead letter, of each message of the backlog."""
 
     async def handler(message: Message) -> None:
@@ -736,6 +738,7 @@ async def test_a_handler_of_another_event_loop_ends_its_pool_and_costs_no_delive
                 await client.work("jobs", "g", handler, concurrency=2, retry=RuntimeError)
         assert await deaths(client) == []
         assert {message.attempt for message in await client.fetch("jobs", "g", max_wait=1.0)} == {1}
+        assert "unsettled" not in caplog.text, "it was given back, and waits for no hold"
 
 
 async def test_a_pool_whose_handler_always_fails_pauses_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
@@ -805,6 +808,16 @@ def test_an_ack_that_no_one_could_prove_is_late_only_where_its_hold_was_over() -
     worked.count(Outcome.ACKED, over=True)
     worked.count(Outcome.ACKED_AFTER_EXPIRY)
     assert worked == Worked(done=2, late=2)
+
+
+async def test_a_message_whose_group_is_rewound_meanwhile_counts_as_lost() -> None:
+    async with jobs(1) as (_, client):
+
+        async def handler(message: Message) -> None:
+            await client.rewind("jobs", "g", "earliest")
+
+        worked = await work_for(client, 5.0, handler)
+        assert (worked.lost, worked.done) == (1, 0)
 
 
 async def test_a_pool_outlasts_a_file_of_clients_in_change_but_not_at_its_start() -> None:
