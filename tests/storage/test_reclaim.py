@@ -179,6 +179,18 @@ def test_compacting_goes_a_little_at_a_time() -> None:
     store.close()
 
 
+def test_compacting_keeps_up_with_large_commits() -> None:
+    _, store = filled(100, size=100 * KIB)
+    store.drop(range(60))
+    store.append([batch(100, size=MIB)])
+    running = store.begin_commit()
+    running.run()
+    store.finish(running)
+    store.compact()
+    assert MIB <= store.pending_bytes <= MIB + 200 * KIB
+    store.close()
+
+
 def test_a_segment_that_is_mostly_needed_is_left_alone() -> None:
     _, store = filled(10)
     store.drop([1, 2, 3])
@@ -243,6 +255,54 @@ def test_damage_met_while_moving_is_reported_and_kept_until_it_is_dropped() -> N
     store.close()
     store, _ = start(disk)
     assert not store.damaged
+    store.close()
+
+
+def test_a_segment_goes_though_a_batch_in_it_was_found_damaged_before() -> None:
+    disk, store = filled(6)
+    position = store._index.get(5)
+    assert position is not None
+    disk.flip(segment_name(position.segment), position.offset)
+    with pytest.raises(DamagedBatch):
+        store.read_slice(5)
+    store.drop([0, 1, 2, 3])
+    settle(store)
+    store.roll([])
+    store.commit()
+    assert segment_name(position.segment) not in disk.list()
+    assert store.unreadable == (5,)
+    store.close()
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_a_batch_with_a_damaged_copy_is_served_from_its_source_unless_that_was_damaged(before: bool) -> None:
+    disk, store = filled(4)
+
+    def damage() -> None:
+        position = store._index.get(3)
+        assert position is not None
+        disk.flip(segment_name(position.segment), position.offset)
+
+    if before:
+        damage()
+        store.set_aside(3)
+        store.roll([])
+    store.drop([0, 1, 2])
+    store.commit()
+    store.compact()
+    store.commit()
+    if not before:
+        damage()
+    for number in (7, 8):
+        store.append([tombstone(number)])
+        store.commit()
+    store.abandon()
+    store, replayed = start(disk)
+    assert tombstone(8) in replayed
+    assert [item.record.number for item in store.damaged] == [3] * before
+    if not before:
+        bodies_are_right(store, [batch(3, size=1_000)])
+    store.check()
     store.close()
 
 
