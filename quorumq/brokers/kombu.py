@@ -188,7 +188,8 @@ class Channel(virtual.Channel):
         for name in random.sample(used, min(TIDY, len(used))):
             with suppress(NotFound, TooFewReplicas):
                 backlog = self.client.backlog(topic, name)
-                if not backlog.consumers and (backlog.oldest or 0.0) > UNREAD_S:
+                is_used = backlog.consumers or backlog.held  # one whose tasks take minutes does not fetch
+                if not is_used and (backlog.oldest or 0.0) > UNREAD_S:
                     self.client.delete_group(topic, name)
         first = int(hashlib.sha256(queue.encode()).hexdigest(), 16)
         names = (f"q{(first + step) % NAMES}" for step in range(NAMES))

@@ -277,6 +277,20 @@ def test_groups_of_ended_processes_are_deleted(
         assert len(groups_of(nodes, "exchange.news")) == 2
 
 
+def test_the_group_of_a_process_that_is_at_work_stays(
+    connection: Connection, nodes: blocking.Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task of more than a minute keeps its worker from fetching: a node then names no consumer of the group."""
+    monkeypatch.setattr(transport, "UNREAD_S", 0.2)
+    busy, mine = (Queue(name, Exchange("news", type="fanout"), auto_delete=True) for name in ("busy", "mine"))
+    with consuming(connection, busy, prefetch=1) as messages:
+        publish(connection, busy, 1, 2)
+        drain(connection, messages, 1)
+        time.sleep(0.4)
+        with consuming(connection, mine):
+            assert len(groups_of(nodes, "exchange.news")) == 3
+
+
 def test_events_and_replies_go_to_queues_that_their_publisher_does_not_know(
     connection: Connection, nodes: blocking.Cluster
 ) -> None:
