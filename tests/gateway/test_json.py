@@ -15,11 +15,12 @@ pytest.importorskip("starlette", reason="the extra quorumq[gateway] is not insta
 pytest.importorskip("hypercorn", reason="the extra quorumq[gateway] is not installed")
 
 from quorumq.client import Closed
+from quorumq.core.values.errors import Busy
 from quorumq.gateway import shares
 from quorumq.gateway.app import make_app
 from quorumq.gateway.gateway import running
 from quorumq.gateway.jsonapi.openapi import document
-from quorumq.gateway.jsonapi.problems import problem_of
+from quorumq.gateway.jsonapi.problems import headers_of, problem_of
 from quorumq.gateway.requests import VALUES_MAX
 from quorumq.gateway.settings import Settings
 from quorumq.gateway.sqs.errors import sqs_error
@@ -308,10 +309,17 @@ async def test_a_gateway_that_stops_says_so_and_that_others_may_be_asked() -> No
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(wait)
+            nursery.start_soon(browser.ask, "GET", GROUP + "/tail")
             await trio.sleep(1)
             made.stopping.set()
+            nursery.cancel_scope.deadline = trio.current_time() + 5
+        assert not nursery.cancel_scope.cancelled_caught, "a tail ends, too"
         assert (answers[0]["code"], "another gateway" in answers[0]["remedy"]) == ("stopping", True)
     assert problem_of(Closed("x")).status == sqs_error(Closed("x")).status == 503
+
+
+def test_a_client_above_its_quota_waits_for_a_second_at_least() -> None:
+    assert [headers_of(Busy("x", delay=delay))["Retry-After"] for delay in (0.0, 0.4, 2.6)] == ["1", "1", "3"]
 
 
 async def test_headers_and_values_that_no_message_may_have_are_refused() -> None:
