@@ -422,6 +422,7 @@ def test_status_says_where_the_configuration_is_out_of_date() -> None:
     addresses = [(name, f"{name}:7401") for name in "acd"]
     assert outdated(members, "a", addresses) == "it lacks b = 'b:2'"
     assert outdated(members, "a", addresses[:2]) == "it lacks b = 'b:2'"
+    assert outdated(members, "b", [*addresses[:2], ("b", "b:1")]) == "", "it may listen elsewhere"
     cluster.change("e")
     members = cluster.nodes["a"].catalogue.cluster
     assert outdated(members, "a", addresses) == "it lacks b = 'b:2'; it lacks e = 'e:7401'"

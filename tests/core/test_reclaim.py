@@ -487,3 +487,18 @@ def test_a_redrive_is_ok_once_a_majority_has_the_payload_again(missed: str) -> N
     assert batches(cluster) == [1, 1, 1]
     assert outcomes(cluster.ask("a", m.RedriveRequest("jobs", 0, "g", entries))) == ["ok"]
     assert spans(cluster.ask("b", fetch())) == [(0, 1)]
+
+
+def test_payload_stays_while_a_group_that_reads_it_has_no_view_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = with_messages()
+    cluster.ask("a", m.AlterTopic("jobs", retention_s=20.0))
+    drained(cluster)
+    cluster.advance(10)
+    assert batches(cluster) == [1, 1, 1], "the time of its retention runs"
+    monkeypatch.setattr(limits, "LOOKS_PER_STEP", 0)  # no step has time for a view
+    assert isinstance(cluster.ask("a", m.SetGroup("jobs", "late")), m.GroupReply)
+    for _ in range(40):
+        cluster.advance(1)
+    assert batches(cluster) == [1, 1, 1]
+    monkeypatch.undo()
+    assert spans(cluster.ask("a", fetch("late"))) == [(0, 10)]
