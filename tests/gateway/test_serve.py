@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import h11
 import pytest
 import trio
 from click.testing import CliRunner
@@ -374,3 +375,11 @@ def test_a_client_that_does_not_read_keeps_no_gateway_from_its_end(gateway_proce
         process_of_it.send_signal(signal.SIGTERM)
         assert process_of_it.wait(process.GRACE_S + process.LAST_S + PATIENCE_S) == 0
         assert time.monotonic() - began < process.UNREAD_S
+
+
+def test_bytes_after_the_last_request_of_a_connection_are_not_kept() -> None:
+    head = Head(h11.SERVER)
+    head.receive_data(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    assert [type(head.next_event()) for _ in range(2)] == [h11.Request, h11.EndOfMessage]
+    head.receive_data(b"x" * 1000)
+    assert head.trailing_data[0] == b""
