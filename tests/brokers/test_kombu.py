@@ -291,6 +291,18 @@ def test_the_group_of_a_process_that_is_at_work_stays(
             assert len(groups_of(nodes, "exchange.news")) == 3
 
 
+def test_a_reply_by_the_anonymous_exchange_goes_to_its_queue_alone(
+    connection: Connection, nodes: blocking.Cluster
+) -> None:
+    mine, other = (Queue(name, auto_delete=True) for name in ("mine", "other"))
+    with consuming(connection, mine, other, no_ack=True) as messages:
+        options = {"client": nodes.client}
+        with Connection("quorumq://", transport_options=options) as elsewhere, elsewhere.channel() as channel:
+            Producer(channel).publish("x", routing_key="mine", delivery_mode=1)
+        drain(connection, messages, 1)
+        assert nothing_comes(connection)
+
+
 def test_events_and_replies_go_to_queues_that_their_publisher_does_not_know(
     connection: Connection, nodes: blocking.Cluster
 ) -> None:
