@@ -26,7 +26,7 @@ class Compaction:
     @property
     def is_over(self) -> bool:
         """True if no batch is worth moving, with any amount of free space."""
-        return self._segment is None and not self._segments.has_sparse
+        return not self._segments.has_sparse
 
     def numbers(self, bytes_free: int) -> Iterator[int]:
         """Yield numbers of batches to copy, in order. If the caller stops early, it gets the last one again next
