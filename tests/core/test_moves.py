@@ -176,35 +176,88 @@ def test_a_move_is_asked_for_again_and_back() -> None:
     assert len(fetch(cluster, others[1])) == 1
 
 
+def moves_of(cluster: Cluster, topic: Topic) -> list[m.MovePartition]:
+    """Return a move of each partition of a topic."""
+    return [
+        m.MovePartition(
+            "jobs", number, members[0], next(name for name in cluster.names if name not in members)
+        )
+        for number, members in enumerate(topic.replicas)
+    ]
+
+
 def moves_at_once(cluster: Cluster, topic: Topic, node: str) -> list[int]:
     """Ask a node for a move of each partition of a topic; return the keys."""
-    asked: list[m.MovePartition] = []
-    for number, members in enumerate(topic.replicas):
-        to = next(name for name in cluster.names if name not in members)
-        asked.append(m.MovePartition("jobs", number, members[0], to))
-    return [cluster.submit(node, request) for request in asked]
+    return [cluster.submit(node, request) for request in moves_of(cluster, topic)]
 
 
-def test_moves_by_one_node_are_proposed_one_after_the_other() -> None:
-    """Each competed with all others: it took many times the rounds, and some failed."""
+def test_moves_that_one_node_is_asked_for_at_once_are_one_layout() -> None:
+    """Each competed with all others, and later had a layout of its own: 16 times the rounds, and more."""
     cluster = Cluster(5)
     topic = cluster.topic(partitions=16)
     cluster.delay = 0.002
     proposals = noted(cluster, lambda sender, to, message: to != sender and isinstance(message, m.Prepare))
     keys = moves_at_once(cluster, topic, "a")
     cluster.advance(4.0)
-    assert all(isinstance(cluster.replies[key], m.TopicReply) for key in keys)
-    assert len(proposals) == 16 * 4
+    for number, key in enumerate(keys):
+        moved = cluster.replies[key]
+        assert isinstance(moved, m.TopicReply)
+        assert topic.replicas[number][0] not in moved.topic.replicas[number]
+    assert len(proposals) == 4
 
 
-def test_a_move_whose_turn_does_not_come_did_nothing() -> None:
+@pytest.mark.parametrize("hears", [True, False])
+def test_moves_off_a_silent_node_wait_for_it_together(hears: bool) -> None:
+    """It keeps its links. They waited one after the other, for half of the request timeout each."""
+    cluster = Cluster(4)
+    topic = cluster.topic(partitions=16)
+    numbers = [number for number, members in enumerate(topic.replicas) if "d" in members]
+    cluster.delay = 0.002
+    cluster.drop = lambda sender, to, message: "d" == (to if hears else sender) != (sender if hears else to)
+    if not hears:
+        cluster.advance(2.0)
+    wait = 2.7 if hears else 0.2
+    asked = [
+        m.MovePartition(
+            "jobs", number, "d", next(name for name in "abc" if name not in topic.replicas[number])
+        )
+        for number in numbers
+    ]
+    assert len(asked) > 4
+    keys = [cluster.submit("a", request) for request in asked]
+    cluster.advance(wait)
+    assert all(isinstance(cluster.replies.get(key), m.TopicReply) for key in keys)
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_a_move_that_cannot_be_made_holds_no_other_one_up(number: int) -> None:
+    """The new slot of one partition has heard nothing yet, the first one to be asked about or the last."""
+    cluster = Cluster(5)
+    topic = cluster.topic(partitions=3)
+    cluster.drop = lambda sender, to, message: isinstance(message, m.ResyncReply)
+    moved = cluster.ask("a", moves_of(cluster, topic)[number], of=m.TopicReply)
+    cluster.delay = 0.002
+    keys = moves_at_once(cluster, moved.topic, "a")
+    cluster.advance(0.2)
+    check_failed(cluster.replies[keys.pop(number)], Code.TOO_FEW_REPLICAS, "says not-trusted")
+    assert all(isinstance(cluster.replies.get(key), m.TopicReply) for key in keys)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_move_that_was_not_proposed_did_nothing(together: bool) -> None:
+    """If node a has the slot of the first one, it proposes that without the other."""
     cluster = Cluster()
     topic = cluster.topic(rf=1, partitions=2)
+    assert topic.replicas[0] == ("a",)
     cluster.drop = lambda sender, to, message: isinstance(message, m.Accept)
-    first, second = moves_at_once(cluster, topic, "a")
+    cluster.delay = 0.002
+    first, second = moves_at_once(cluster, topic, "b" if together else "a")
     cluster.advance(6.0)
     check_failed(cluster.replies[first], Code.OUTCOME_UNKNOWN)
-    check_failed(cluster.replies[second], Code.TOO_FEW_REPLICAS, "try again")
+    if together:
+        check_failed(cluster.replies[second], Code.OUTCOME_UNKNOWN)
+    else:
+        check_failed(cluster.replies[second], Code.TOO_FEW_REPLICAS, "try again")
     cluster.hear_all(1.0)
     for key in moves_at_once(cluster, topic, "a"):
         cluster.advance(1.0)

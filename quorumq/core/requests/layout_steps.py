@@ -8,23 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from random import Random
-from typing import Final, TypeVar
+from typing import TypeVar
 
-from quorumq.core import messages as m
 from quorumq.core.cluster.raising import next_placement
-from quorumq.core.cluster.rounds import Round
 from quorumq.core.messages.effects import Effect
 from quorumq.core.partition.replica import Replica
 from quorumq.core.requests.context import Context
-from quorumq.core.requests.moving import LEAVER_WAIT, LayoutCoordinator, is_source, numbered, without_source
+from quorumq.core.requests.moving import TOGETHER_MAX, LayoutCoordinator, is_source, without_source
 from quorumq.core.requests.registers import BuryCoordinator, complete_deletion
 from quorumq.core.requests.sources import is_copied, needless
-from quorumq.core.values.types import Incarnation, Layout, NodeId, Now, PartitionId, Placement, Stamp, Topic
+from quorumq.core.values.types import Now, Placement, Topic
 
 Item = TypeVar("Item")
-
-STEPS_MAX: Final = 64
-"""Partitions whose next steps are in one layout."""
 
 
 class UpkeepCoordinator(LayoutCoordinator):
@@ -39,23 +34,16 @@ class UpkeepCoordinator(LayoutCoordinator):
 class StepCoordinator(UpkeepCoordinator):
     """The next steps of some partitions of a topic, in one layout: sources are released, or a raise goes on.
 
-    Why not one by one: a layout has all placements of its topic, so that a layout for each partition costs its square.
-
     Attributes:
         adopted: number of the layout that was adopted when it began.
-        placements: placements to propose, by partition.
-        asked: partitions whose slots are asked, by the number of the round.
-        answered: slots that said that they are trusted, as bits of the round, by its number.
     """
 
-    __slots__ = ("adopted", "answered", "asked", "placements")
+    __slots__ = ("adopted",)
 
     def __init__(self, key: int, topic: Topic, placements: list[Placement]) -> None:
         super().__init__(key, topic, placements[0].partition)
         self.adopted = topic.layout_number
         self.placements = {each.partition: each for each in placements}
-        self.asked: dict[int, int] = {}
-        self.answered: dict[int, int] = {}
 
     def is_done(self, topic: Topic) -> bool:
         return topic.layout_number > self.adopted
@@ -63,64 +51,12 @@ class StepCoordinator(UpkeepCoordinator):
     def change(self, topic: Topic) -> Placement | str:
         return self.placements[self.partition]
 
-    def own_value(self, context: Context, ballot: Stamp) -> Layout:
-        """Return the layout after the adopted one, with these partitions changed."""
-        topic, number = self.topic, self.topic.layout_number + 1
-        assert topic.layout is not None
-        placements = {each.partition: each for each in topic.layout.placements}
-        placements |= {at: numbered(topic, each, number) for at, each in self.placements.items()}
-        ordered = tuple(placements[at] for at in sorted(placements))
-        return Layout(topic.id, number, ballot, ordered, topic.layout.rf)
-
-    def check_slots(self, context: Context, topic: Topic, placement: Placement, now: Now) -> list[Effect]:
-        """Ask every slot of each partition; if slots are to be added, also if the learners have the payload."""
-        self.step = "slots"
-        self.asked, self.answered = {}, {}
-        effects: list[Effect] = []
-        for number, each in self.placements.items():
-            nodes, partition = topic.replicas[number], PartitionId(topic.id, number)
-            round_ = self.open_round(context, nodes, now, LEAVER_WAIT * context.config.request_timeout)
-            self.asked[round_.number], self.answered[round_.number] = number, 0
-            epoch, copied = topic.epoch_of(number), each.nodes != nodes
-            question = m.SlotRequest(round_.number, partition, epoch, copied)
-            effects += self.ask(context, round_, partition, question, now)
-        return effects
-
-    def on_slot(
-        self, context: Context, sender: NodeId, incarnation: Incarnation, message: m.SlotReply, now: Now
-    ) -> list[Effect]:
-        if message.error:
-            return self.drop_partition(context, message.round, f"{sender} says {message.error}", now)
-        self.answered[message.round] |= self.rounds[message.round].hear(sender, incarnation)
-        return self.propose_answered(context, now)
-
-    def drop_partition(self, context: Context, number: int, why: str, now: Now) -> list[Effect]:
-        """Propose nothing for the partition of a round; end if no other one is left."""
-        self.close_round(context, number)
-        del self.placements[self.asked.pop(number)]
+    def refuse_partition(self, context: Context, partition: int, why: str) -> list[Effect]:
+        """End if no other partition is left."""
         if not self.placements:
             return self.refuse_slots(context, why)
         self.partition = next(iter(self.placements))
-        return self.propose_answered(context, now)
-
-    def propose_answered(self, context: Context, now: Now) -> list[Effect]:
-        """Propose the layout once every slot of each partition is trusted."""
-        asked = [self.rounds[number] for number in self.asked]
-        if all(self.has_answered(context, round_) for round_ in asked):
-            return self.propose(context, self.topic, now)
         return []
-
-    def has_answered(self, context: Context, round_: Round) -> bool:
-        """Return True if every slot that a round asks is trusted, as each has said."""
-        answered = self.answered[round_.number] & round_.valid(context.state)
-        return not round_.bits_of(round_.members) & ~answered
-
-    def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
-        if self.step != "slots":
-            return super().on_timeout(context, number, now)
-        if self.has_answered(context, self.rounds[number]):
-            return []  # the rounds of other partitions, which it waits for, end now as well
-        return self.drop_partition(context, number, "a slot did not answer", now)
 
     def on_written(self, context: Context, now: Now) -> list[Effect]:
         """Begin the next steps of other partitions at once, after these: a topic may have a thousand."""
@@ -191,7 +127,7 @@ def take_steps(context: Context, now: Now) -> list[Effect]:
         topic = topic or each
         if each.id == topic.id:
             placements.append(placement)
-        if len(placements) == STEPS_MAX:
+        if len(placements) == TOGETHER_MAX:
             break
     if topic is None:
         return []

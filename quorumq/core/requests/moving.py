@@ -13,7 +13,7 @@ from quorumq.core.cluster.rounds import Round
 from quorumq.core.cluster.topics import check_move, with_layout
 from quorumq.core.messages.effects import Effect
 from quorumq.core.requests import merging
-from quorumq.core.requests.context import Context
+from quorumq.core.requests.context import Context, Pending
 from quorumq.core.requests.promising import overtaken
 from quorumq.core.requests.proposing import PROPOSALS_MAX, TURN_S, Proposer
 from quorumq.core.requests.registers import TopicCoordinator
@@ -35,12 +35,18 @@ from quorumq.core.values.types import (
 LEAVER_WAIT = 0.5
 """Share of a request's time in which a node that leaves may say that its slot is trusted."""
 
+TOGETHER_MAX = 64
+"""Partitions that are changed in one layout."""
+
 SOURCES_MAX = 8
 """Sources of one partition. More of them say that earlier moves do not end: their payload is not copied."""
 
 
 class LayoutCoordinator(TopicCoordinator):
     """One change of a topic's layout: chosen, announced, adopted by a majority of the nodes.
+
+    Why several partitions in one: a layout has all placements of its topic, so that a layout for each partition costs
+    its square.
 
     Args:
         topic: the register as this node has it.
@@ -49,9 +55,16 @@ class LayoutCoordinator(TopicCoordinator):
     Attributes:
         turn: stands for all layouts of the topic. One request of a node at a time makes one.
         until: time at which it stops to wait for its turn, and to propose again (monotonic seconds).
+        placements: placements to propose, by partition.
+        joined: waiting requests whose partitions are changed in the same layout, by partition.
+        asked: partitions whose slots are asked, by the number of the round.
+        answered: slots that said that they are trusted, as bits of the round, by its number.
+        needed: nodes whose slots have to be trusted before the next proposal, by the number of the round.
     """
 
-    __slots__ = ("partition", "proposer", "required", "turn", "until")
+    __slots__ = (
+        "answered", "asked", "joined", "needed", "partition", "placements", "proposer", "turn", "until",
+    )  # fmt: skip
 
     def __init__(self, key: int, topic: Topic, partition: int) -> None:
         super().__init__(key, topic.name)
@@ -60,9 +73,11 @@ class LayoutCoordinator(TopicCoordinator):
         self.turn = Instance(topic.id, "", 0)
         self.until = 0.0
         self.proposer: Proposer | None = None
-        self.required: tuple[
-            NodeId, ...
-        ] = ()  # nodes whose slots have to be trusted before the next proposal
+        self.placements: dict[int, Placement] = {}
+        self.joined: dict[int, MoveCoordinator] = {}
+        self.asked: dict[int, int] = {}
+        self.answered: dict[int, int] = {}
+        self.needed: dict[int, tuple[NodeId, ...]] = {}
 
     def concerns(self, topic: bytes) -> bool:
         return self.topic.id == topic
@@ -96,12 +111,13 @@ class LayoutCoordinator(TopicCoordinator):
         topic = self.topic = context.catalogue.topics[self.topic.id]
         if topic.deleted:
             return self.on_replaced(context, now)
-        if context.proposing.setdefault(self.turn, self.key) != self.key:
+        holder = context.proposing.setdefault(self.turn, self.key)
+        if holder != self.key:
             if now.mono >= self.until:
                 return self.give_up(context)
             self.step = "turn"
             context.state.at(now.mono + TURN_S, ("again", self.key))
-            return []
+            return self.join(context, context.requests[holder], now)
         if topic.next_layout is not None:
             return self.write(context, "announce", topic, now)
         if self.is_done(topic):
@@ -130,6 +146,10 @@ class LayoutCoordinator(TopicCoordinator):
             del context.proposing[self.turn]
         return super().finish(context, reply)
 
+    def join(self, context: Context, holder: Pending, now: Now) -> list[Effect]:
+        """Have the change made in the layout of the request whose turn it is, if that one takes it along."""
+        return []
+
     def check_slots(self, context: Context, topic: Topic, placement: Placement, now: Now) -> list[Effect]:
         """Ask if every slot is trusted in the present set, before the next set is proposed.
 
@@ -137,19 +157,26 @@ class LayoutCoordinator(TopicCoordinator):
         lost disk would leave too few. Only a node that leaves and is silent is passed over: it may be gone for good.
         """
         self.step = "slots"
-        self.stored = 0
-        nodes = topic.replicas[self.partition]
-        self.required = tuple(node for node in nodes if node in placement.nodes) or nodes
-        wait = LEAVER_WAIT * context.config.request_timeout
-        round_ = self.open_round(context, nodes, now, wait)
-        partition = PartitionId(topic.id, self.partition)
-        return self.ask(
-            context,
-            round_,
-            partition,
-            m.SlotRequest(round_.number, partition, topic.epoch_of(self.partition)),
-            now,
-        )
+        self.asked, self.answered, self.needed = {}, {}, {}
+        return [effect for each in self.placements.values() for effect in self.ask_slots(context, each, now)]
+
+    def ask_slots(self, context: Context, placement: Placement, now: Now) -> list[Effect]:
+        """Ask every slot of a partition; if slots are to be added, also if the learners have the payload."""
+        topic, partition = self.topic, PartitionId(self.topic.id, placement.partition)
+        nodes = topic.replicas[placement.partition]
+        round_ = self.open_round(context, nodes, now, LEAVER_WAIT * context.config.request_timeout)
+        self.asked[round_.number], self.answered[round_.number] = placement.partition, 0
+        staying = self.staying(placement)
+        silent = [node for node in nodes if node not in staying and context.peers.is_silent(node, now)]
+        self.needed[round_.number] = staying if silent else nodes
+        copied = len(placement.nodes) > len(nodes)
+        question = m.SlotRequest(round_.number, partition, topic.epoch_of(placement.partition), copied)
+        return self.ask(context, round_, partition, question, now)
+
+    def staying(self, placement: Placement) -> tuple[NodeId, ...]:
+        """Return the nodes of a partition's present set that stay; all of them if none does."""
+        nodes = self.topic.replicas[placement.partition]
+        return tuple(node for node in nodes if node in placement.nodes) or nodes
 
     def propose(self, context: Context, topic: Topic, now: Now) -> list[Effect]:
         self.close_rounds(context)
@@ -162,14 +189,16 @@ class LayoutCoordinator(TopicCoordinator):
         return self.proposer.propose(self, context, now)
 
     def own_value(self, context: Context, ballot: Stamp) -> Layout:
-        """Return the layout after the adopted one, with this partition as the request wants it."""
+        """Return the layout after the adopted one, with these partitions changed."""
         topic, number = self.topic, self.topic.layout_number + 1
-        placement = self.change(topic)
-        assert isinstance(placement, Placement)
         before, rf = (topic.layout.placements, topic.layout.rf) if topic.layout is not None else ((), 0)
-        next_placement = numbered(topic, placement, number)
-        others = [each for each in before if each.partition != self.partition]
-        return Layout(topic.id, number, ballot, tuple(sorted([*others, next_placement])), rf)
+        placements = {each.partition: each for each in before}
+        for at, placement in self.placements.items():
+            other = self.joined.get(at, self)
+            if not other.done:  # else it was answered that nothing was done
+                other.proposer = self.proposer
+                placements[at] = numbered(topic, placement, number)
+        return Layout(topic.id, number, ballot, tuple(placements[at] for at in sorted(placements)), rf)
 
     def on_reply(
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: m.PeerMessage, now: Now
@@ -187,20 +216,35 @@ class LayoutCoordinator(TopicCoordinator):
     def on_slot(
         self, context: Context, sender: NodeId, incarnation: Incarnation, message: m.SlotReply, now: Now
     ) -> list[Effect]:
-        """Count a slot that is trusted. Go on once all are, or refuse."""
-        round_ = self.rounds[message.round]
+        """Count a slot that is trusted. Propose once all are."""
         if message.error:
-            return self.refuse_slots(context, f"{sender} says {message.error}")
-        self.stored |= round_.hear(sender, incarnation)
-        return (
-            self.propose(context, self.topic, now)
-            if self.may_propose(context, round_, round_.members)
-            else []
-        )
+            return self.drop_partition(context, message.round, f"{sender} says {message.error}", now)
+        self.answered[message.round] |= self.rounds[message.round].hear(sender, incarnation)
+        return self.propose_answered(context, now)
+
+    def drop_partition(self, context: Context, number: int, why: str, now: Now) -> list[Effect]:
+        """Propose nothing for the partition of a round."""
+        self.close_round(context, number)
+        partition = self.asked.pop(number)
+        del self.placements[partition]
+        effects = self.refuse_partition(context, partition, why)
+        return effects if self.done else effects + self.propose_answered(context, now)
+
+    def refuse_partition(self, context: Context, partition: int, why: str) -> list[Effect]:
+        """Answer the request that wants a partition changed, if one does."""
+        other = self.joined.pop(partition, self)
+        return [] if other.done else other.refuse_slots(context, why)
+
+    def propose_answered(self, context: Context, now: Now) -> list[Effect]:
+        """Propose the layout once every slot that is needed is trusted, of each partition."""
+        rounds = [(self.rounds[number], self.needed[number]) for number in self.asked]
+        if all(self.may_propose(context, round_, nodes) for round_, nodes in rounds):
+            return self.propose(context, self.topic, now)
+        return []
 
     def may_propose(self, context: Context, round_: Round, nodes: tuple[NodeId, ...]) -> bool:
         """Return True if the slots of these nodes are trusted, as each has said."""
-        return not round_.bits_of(nodes) & ~(self.stored & round_.valid(context.state))
+        return not round_.bits_of(nodes) & ~(self.answered[round_.number] & round_.valid(context.state))
 
     def refuse_slots(self, context: Context, why: str) -> list[Effect]:
         """Answer that the partition's last move is not over, or a slot is away."""
@@ -215,27 +259,31 @@ class LayoutCoordinator(TopicCoordinator):
         """Adopt a layout that a majority of the nodes has as chosen; answer once a majority has adopted it."""
         merged = self.merged
         if self.step != "announce" and not merged.deleted:
-            return self.finish(context, m.TopicReply(merged))
+            made = [each for each in self.joined.values() if not each.done and each.is_done(merged)]
+            answers = [each.finish(context, m.TopicReply(merged)) for each in (self, *made)]
+            return [effect for answer in answers for effect in answer]
         if not merged.deleted and merged.layout_known == self.topic.layout_known:  # else others are ahead
             merged = with_layout(merged, self.topic.next_layout)._replace(next_layout=None)
         effects = merging.take_in_topic(context, merged, now)  # a deletion ends this request
         return effects + ([] if self.done else self.start(context, now))
 
     def on_moved(self, context: Context, moved: tuple[PartitionId, ...], now: Now) -> list[Effect]:
-        if self.step != "slots" or not self.rounds or not any(self.concerns(each.topic) for each in moved):
+        concerned = self.rounds and any(self.concerns(each.topic) for each in moved)
+        if self.step != "slots" or not concerned or self.done:
             return []
         self.close_rounds(context)
         context.state.at(now.mono, ("again", self.key))
         return []
 
     def on_timeout(self, context: Context, number: int, now: Now) -> list[Effect]:
-        if self.step == "slots":
-            round_: Round = self.rounds[number]
-            if self.may_propose(context, round_, self.required):
-                return self.propose(context, self.topic, now)
-            silent = [node for node in self.required if node not in round_.answered_by]
-            return self.refuse_slots(context, f"{', '.join(silent)} did not answer")
-        return super().on_timeout(context, number, now)
+        if self.step != "slots":
+            return super().on_timeout(context, number, now)
+        round_: Round = self.rounds[number]
+        nodes = self.needed[number] = self.staying(self.placements[self.asked[number]])
+        if self.may_propose(context, round_, nodes):
+            return self.propose_answered(context, now)
+        silent = [node for node in nodes if node not in round_.answered_by]
+        return self.drop_partition(context, number, f"{', '.join(silent)} did not answer", now)
 
 
 def numbered(topic: Topic, placement: Placement, number: int) -> Placement:
@@ -252,13 +300,18 @@ def numbered(topic: Topic, placement: Placement, number: int) -> Placement:
 
 
 class MoveCoordinator(LayoutCoordinator):
-    """MOVE: one slot of a partition goes from one node to another. Asked again, it answers the same."""
+    """MOVE: one slot of a partition goes from one node to another. Asked again, it answers the same.
 
-    __slots__ = ("request",)
+    Attributes:
+        joins_until: time until which other requests may be taken along (monotonic seconds).
+    """
+
+    __slots__ = ("joins_until", "request")
 
     def __init__(self, key: int, request: m.MovePartition, topic: Topic) -> None:
         super().__init__(key, topic, request.partition)
         self.request = request
+        self.joins_until = 0.0
 
     def is_done(self, topic: Topic) -> bool:
         nodes = topic.replicas[self.partition]
@@ -284,6 +337,34 @@ class MoveCoordinator(LayoutCoordinator):
         slots = tuple(ReplicaSlot(request.to if node == request.source else node, 0) for node in nodes)
         learners = tuple(node for node in topic.learners_of(self.partition) if node != request.to)
         return Placement(self.partition, 0, slots, (), (*sources, request.source), learners)
+
+    def check_slots(self, context: Context, topic: Topic, placement: Placement, now: Now) -> list[Effect]:
+        """Ask the slots of this partition, and of those of the requests that wait for their turn."""
+        self.placements, self.joined = {self.partition: placement}, {}
+        self.joins_until = now.mono + LEAVER_WAIT * context.config.request_timeout / 2
+        effects = super().check_slots(context, topic, placement, now)
+        for each in context.requests.values():
+            if isinstance(each, MoveCoordinator) and each.turn == self.turn and each.step == "turn":
+                effects += self.take_along(context, each, now)
+        return effects
+
+    def join(self, context: Context, holder: Pending, now: Now) -> list[Effect]:
+        if not isinstance(holder, MoveCoordinator) or holder.step != "slots":
+            return []
+        return holder.take_along(context, self, now)
+
+    def take_along(self, context: Context, other: MoveCoordinator, now: Now) -> list[Effect]:
+        """Have a waiting request's partition changed in the same layout, if that is not too late, and can be."""
+        if now.mono > self.joins_until or len(self.placements) >= TOGETHER_MAX:
+            return []
+        placement = other.change(self.topic)
+        unwanted = (
+            other.is_done(self.topic) or other.is_late(self.topic) or other.partition in self.placements
+        )
+        if unwanted or isinstance(placement, str):
+            return []
+        self.placements[other.partition], self.joined[other.partition] = placement, other
+        return self.ask_slots(context, placement, now)
 
 
 class GiveUpCoordinator(MoveCoordinator):
