@@ -6,7 +6,9 @@ goes on from the present layout.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import trio
@@ -15,17 +17,27 @@ from quorumq.cli.common import print_json, say
 from quorumq.client import Client
 from quorumq.core.cluster.topics import rendezvous, replica_set
 from quorumq.core.messages import MetadataReply, NodeInfo
-from quorumq.core.values.errors import Conflict, StorageFull, Transient, UsageError
+from quorumq.core.values.errors import Conflict, QuorumqError, StorageFull, Transient, UsageError
 from quorumq.core.values.types import ClusterLayout, Machines, MemberState, Topic
 
 PAUSE: Final = 8.0
-"""Pause after a move, in times of its duration. If slots moved without pauses, all requests would be slow."""
+"""Pause after moves, in times of their duration. If slots moved without pauses, all requests would be slow."""
 
 PAUSE_MAX_S: Final = 3.0
 """Longest such pause in seconds, if moves are slow."""
 
 AGAIN_S: Final = 1.0
 """Seconds before moves that could not be made now are tried again, and between looks at payload being copied."""
+
+
+IDLE_TOGETHER_MAX: Final = 8
+"""Most partitions that move at once while no client uses them. Those of one topic go in one layout."""
+
+IDLE_TOPICS_MAX: Final = 4
+"""Most topics of such partitions."""
+
+LOOK_S: Final = 10.0
+"""Seconds between looks at what clients use."""
 
 
 class Move(NamedTuple):
@@ -172,6 +184,81 @@ def check_removal(known: MetadataReply, node: str) -> None:
         raise UsageError(f"node {node} {has}: `quorumq nodes drain {node}` comes first")
 
 
+class Activity:
+    """Partitions that clients use, by looks at the nodes.
+
+    Attributes:
+        idle: partitions in which nothing changed between the last two looks, by topic and number.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.idle: dict[tuple[str, int], None] = {}
+        self._rows: dict[tuple[str, int], dict[str, object]] = {}
+        self._at = -math.inf
+
+    async def look(self, known: MetadataReply) -> None:
+        """Look again if the last time was long ago. The first time are two looks, a second apart."""
+        if trio.current_time() < self._at + LOOK_S:
+            return
+        if not self._rows:
+            self._rows = await self._look(known)
+            await trio.sleep(AGAIN_S)
+        rows = await self._look(known)
+        self.idle = {partition: None for partition, row in rows.items() if row == self._rows.get(partition)}
+        self._rows, self._at = rows, trio.current_time()
+
+    async def _look(self, known: MetadataReply) -> dict[tuple[str, int], dict[str, object]]:
+        """Return what each node that answers has of each partition, without ages."""
+        rows: dict[tuple[str, int], dict[str, object]] = {}
+        for node in [info.node for info in known.nodes if info.up]:
+            with suppress(QuorumqError):  # the others have partitions, too
+                status: Any = await self.client.status(node, timeout=LOOK_S / 5)
+                for row in status["partitions"]:
+                    rows.setdefault((row["topic"], row["partition"]), {})[node] = without_ages(row)
+        return rows
+
+    def together(self, moves: Sequence[Move]) -> list[Move]:
+        """Return the first of these moves, with the next ones that are made at once with it.
+
+        Why not several of partitions in use: while a slot is new its clients wait, and they would all wait at once.
+        """
+        count, topics = 0, dict[str, None]()
+        for move in moves[:IDLE_TOGETHER_MAX]:
+            topics[move.topic] = None
+            is_used = bool(move.to) and (move.topic, move.partition) not in self.idle
+            if is_used or len(topics) > IDLE_TOPICS_MAX:
+                break
+            count += 1
+        return list(moves[: max(1, count)])
+
+
+def without_ages(value: Any) -> Any:
+    """Return a value of a status without its ages, which change by themselves."""
+    if not isinstance(value, dict):
+        return value
+    return {name: without_ages(each) for name, each in value.items() if not name.endswith("_s")}
+
+
+async def made_together(client: Client, moves: Sequence[Move]) -> list[QuorumqError | None]:
+    """Make moves at once. Returns the error of each, or None."""
+    errors: list[QuorumqError | None] = [None] * len(moves)
+
+    async def make(at: int, move: Move) -> None:
+        try:
+            if move.to:
+                await client.move_partition(*move)
+            else:
+                await client.give_up_source(*move[:3])
+        except QuorumqError as error:
+            errors[at] = error
+
+    async with trio.open_nursery() as nursery:
+        for at, move in enumerate(moves):
+            nursery.start_soon(make, at, move)
+    return errors
+
+
 async def check_replacement(client: Client, node: str, by: str) -> MetadataReply:
     """Return the metadata of the cluster, if one node can be replaced by another, or was.
 
@@ -272,7 +359,7 @@ async def move_voter(client: Client, node: str, to: str, as_json: bool) -> None:
 
 
 async def carry_out(client: Client, plan: Plan, as_json: bool, node: str = "", *, dead: bool = False) -> int:
-    """Make the moves of a plan, one after the other, until none is left and the payload is copied.
+    """Make the moves of a plan until none is left and the payload is copied.
 
     Args:
         node: the node that is left; empty for several.
@@ -287,6 +374,7 @@ async def carry_out(client: Client, plan: Plan, as_json: bool, node: str = "", *
     """
     made, said = 0, ""
     refused: dict[Move, None] = {}
+    activity = Activity(client)
     while True:
         known = await client.metadata()
         moves, waits = planned(plan, known), copying(known, node)
@@ -299,26 +387,31 @@ async def carry_out(client: Client, plan: Plan, as_json: bool, node: str = "", *
             why += f"; {node} is away: if it is gone for good, --dead gives up the messages that it alone had"
         if dead and not moves and (moves := kept_by(known, node)):
             why = ""
-        for remaining, move in zip(range(len(moves) - 1, -1, -1), moves, strict=True):
+        while moves:
+            await activity.look(known)
             began = trio.current_time()
-            try:
-                if move.to:
-                    await client.move_partition(*move)
+            batch = activity.together(moves)
+            errors = await made_together(client, batch)
+            for move, error in zip(batch, errors, strict=True):
+                moves = moves[1:]
+                if error is not None:
+                    if not isinstance(error, (Conflict, Transient, UsageError)):
+                        raise error
+                    if isinstance(error, UsageError) and move in refused:
+                        raise error
+                    refused[move] = (
+                        None  # another command may have moved the partition since the plan was made
+                    )
+                    why = f"{move}: {error}"
+                    continue
+                made += bool(move.to)
+                outcome = "moved" if move.to else "given up"
+                if as_json:
+                    print_json({**move._asdict(), "outcome": outcome})
                 else:
-                    await client.give_up_source(*move[:3])
-            except (Conflict, Transient, UsageError) as error:
-                if isinstance(error, UsageError) and move in refused:
-                    raise
-                refused[move] = None  # another command may have moved the partition since the plan was made
-                why = f"{move}: {error}"
-                continue
-            made += bool(move.to)
-            outcome = "moved" if move.to else "given up"
-            if as_json:
-                print_json({**move._asdict(), "outcome": outcome})
-            else:
-                say(f"{move}: {outcome}, {remaining} more in this round", err=True)
-            await trio.sleep(min(PAUSE * (trio.current_time() - began), PAUSE_MAX_S))
+                    say(f"{move}: {outcome}, {len(moves)} more in this round", err=True)
+            if None in errors:
+                await trio.sleep(min(PAUSE * (trio.current_time() - began), PAUSE_MAX_S))
         if why and why != said and not as_json:
             say(why, err=True)
         said = why

@@ -38,10 +38,10 @@ class Calls:
         self.moved: list[tuple[Any, ...]] = []
         self.at = trio.current_time()
 
-    def ask(self, request: Any) -> Any:
+    def ask(self, request: Any, node: str = "b") -> Any:
         self.cluster.advance(trio.current_time() - self.at)
         self.at = trio.current_time()
-        key = self.cluster.submit("b", request)
+        key = self.cluster.submit(node, request)
         if key not in self.cluster.replies:
             self.cluster.advance(2.6)
         reply = self.cluster.replies[key]
@@ -52,6 +52,10 @@ class Calls:
     async def metadata(self) -> m.MetadataReply:
         await trio.lowlevel.checkpoint()
         return self.ask(m.Metadata())
+
+    async def status(self, node: str, *, timeout: float) -> Any:
+        await trio.lowlevel.checkpoint()
+        return self.ask(m.StatusRequest(), node).fields
 
     async def add_node(self, node: str, address: str, **more: str) -> None:
         self.ask(m.ChangeMembers("add", node, address, **more))
@@ -148,22 +152,57 @@ async def test_two_nodes_are_drained_at_once() -> None:
 
 
 class SlowCalls(Calls):
-    """Calls whose moves take a second each, and begin at ``times``."""
+    """Calls whose moves take a second each, and begin at ``times``.
+
+    Attributes:
+        used: partitions that get a message before each status.
+    """
 
     times: tuple[float, ...] = ()
+    used: tuple[int, ...] = ()
 
     async def move_partition(self, topic: str, partition: int, source: str, to: str) -> None:
         self.times += (trio.current_time(),)
         await trio.sleep(1.0)
         await super().move_partition(topic, partition, source, to)
 
+    async def status(self, node: str, *, timeout: float) -> Any:
+        first = int(1000 * trio.current_time()) + ord(node)  # each producer is new
+        for number in self.used:
+            (topic,) = (await self.metadata()).topics
+            self.ask(m.Publish(self.cluster.batch(topic, ProducerId("x", 1, 1, first), 0, [b"x"], number)))
+        return await super().status(node, timeout=timeout)
 
-async def test_moves_begin_seconds_after_one_another() -> None:
+
+async def test_moves_of_used_partitions_begin_seconds_after_one_another() -> None:
     """Moves one after the other made requests of clients several times as slow."""
     calls = SlowCalls(grown())
+    calls.used = tuple(range(8))
     await carry_out(calls, balanced, as_json=False)  # type: ignore[arg-type]
     assert len(calls.times) > 1
     assert all(later - earlier >= 4.0 for earlier, later in pairwise(calls.times))
+
+
+async def test_idle_partitions_move_together() -> None:
+    """A node with 1,000 of them was drained in a quarter of an hour, one after the other."""
+    calls = SlowCalls(grown(partitions=32))
+    moves = balanced(await calls.metadata())
+    calls.used = (moves[3].partition,)
+    await carry_out(calls, balanced, as_json=False)  # type: ignore[arg-type]
+    counts = [calls.times.count(at) for at in dict.fromkeys(calls.times)]
+    assert counts[:2] == [3, 1], "those before the used one, and that"
+    assert counts[2:] == [min(8, count) for count in range(len(moves) - 4, 0, -8)]
+
+
+async def test_many_topics_do_not_move_together() -> None:
+    cluster = grown(partitions=1)
+    for number in range(12):
+        cluster.topic(f"t{number}", rf=3)
+    calls = SlowCalls(cluster)
+    await calls.drain_node("a")
+    await carry_out(calls, off("a"), as_json=False, node="a")  # type: ignore[arg-type]
+    counts = [calls.times.count(at) for at in dict.fromkeys(calls.times)]
+    assert max(counts) == 4
 
 
 async def test_a_move_that_cannot_be_made_now_is_made_later(capsys: pytest.CaptureFixture[str]) -> None:
