@@ -206,6 +206,22 @@ def test_moves_that_one_node_is_asked_for_at_once_are_one_layout() -> None:
     assert len(proposals) == 4
 
 
+def test_a_partition_that_was_added_during_a_move_is_moved_after_it() -> None:
+    """The MOVE whose turn it is knows no such partition."""
+    cluster = Cluster(5)
+    topic = cluster.topic()
+    cluster.delay = 0.002
+    cluster.drop = lambda sender, to, message: isinstance(message, m.SlotReply)
+    moves_at_once(cluster, topic, "a")
+    cluster.advance(0.02)
+    grown = cluster.ask("a", m.AlterTopic("jobs", partitions=2), 0.1, of=m.TopicReply).topic
+    key = cluster.submit("a", moves_of(cluster, grown)[1])
+    cluster.advance(0.05)
+    cluster.drop = lambda sender, to, message: False
+    cluster.advance(10.0)
+    assert isinstance(cluster.replies[key], m.TopicReply)
+
+
 @pytest.mark.parametrize("hears", [True, False])
 def test_moves_off_a_silent_node_wait_for_it_together(hears: bool) -> None:
     """It keeps its links. They waited one after the other, for half of the request timeout each."""

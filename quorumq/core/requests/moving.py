@@ -355,7 +355,8 @@ class MoveCoordinator(LayoutCoordinator):
 
     def take_along(self, context: Context, other: MoveCoordinator, now: Now) -> list[Effect]:
         """Have a waiting request's partition changed in the same layout, if that is not too late, and can be."""
-        if now.mono > self.joins_until or len(self.placements) >= TOGETHER_MAX:
+        is_new = other.partition >= len(self.topic.replicas)  # partitions were added since its turn began
+        if is_new or now.mono > self.joins_until or len(self.placements) >= TOGETHER_MAX:
             return []
         placement = other.change(self.topic)
         unwanted = (
