@@ -14,7 +14,7 @@ from quorumq.core.partition.batches import Batches
 from quorumq.core.partition.handoff import Handoff
 from quorumq.core.partition.hold_recovery import RELEASES_MAX, HoldRecovery
 from quorumq.core.partition.move_throttle import MoveThrottle
-from quorumq.core.requests import sources
+from quorumq.core.requests import merging, sources
 from quorumq.core.requests.placing import Joined
 from quorumq.core.values.errors import Code
 from quorumq.core.values.types import Now, Owner, PartitionId, ProducerId, Span, Stamp, Topic
@@ -220,6 +220,17 @@ def test_a_partition_that_was_added_during_a_move_is_moved_after_it() -> None:
     cluster.drop = lambda sender, to, message: False
     cluster.advance(10.0)
     assert isinstance(cluster.replies[key], m.TopicReply)
+
+
+def test_a_layout_of_a_topic_that_was_deleted_and_packed_is_not_adopted() -> None:
+    """Its record was on the way to the disk meanwhile."""
+    cluster = Cluster(deleted_unpacked=0)
+    topic = cluster.topic()
+    cluster.ask("a", m.DeleteTopic("jobs", topic.id), of=m.TopicReply)
+    cluster.advance(60.0)
+    context = cluster.nodes["a"].context
+    assert topic.id not in context.catalogue.topics
+    assert merging.adopt(context, topic, cluster.now) == []
 
 
 @pytest.mark.parametrize("hears", [True, False])

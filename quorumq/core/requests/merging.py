@@ -174,7 +174,8 @@ def end_rounds(context: Context, ours: Topic, merged: Topic, now: Now) -> list[E
 
 def adopt(context: Context, topic: Topic, now: Now) -> list[Effect]:
     """Move this node's replicas to the sets of a layout that is durable here."""
-    if context.catalogue.is_deleted(topic.id):
+    known = context.catalogue.topics.get(topic.id)
+    if known is None or known.deleted:  # a deleted one is packed at some time
         return []
     departed, effects = context.take_layout(topic, now)
     for partition in departed:
