@@ -182,8 +182,19 @@ def test_a_promise_that_was_dropped_as_others_came_is_not_replaced_by_a_lower_on
     promises, high = Promises(), Stamp(9, "z")
     for number in range(PROMISES_MAX + 1):
         promises.make((b"%d" % number, ""), high)
-    promises.make((b"0", ""), high._replace(time=5))
-    assert promises.of((b"0", ""), 0).time == 9
+    for lower in (high._replace(time=5), high._replace(node="a")):
+        promises.make((b"0", ""), lower)
+        assert promises.of((b"0", ""), 0) == high
+
+
+def test_a_voter_keeps_its_promises_above_those_of_the_voters_before() -> None:
+    """They are known by their time alone; two nodes may have made stamps at the same time."""
+    promises, same = Promises(), Stamp(9, "b")
+    promises.make((b"0", ""), same)
+    promises.make((b"1", ""), Stamp(8, "b"))
+    promises.make_all(9)
+    assert promises.of((b"0", ""), 0) == same
+    assert promises.of((b"1", ""), 0) == Stamp(9, "")
 
 
 @pytest.mark.parametrize("highest", [1 << 42, STAMP_LAST])

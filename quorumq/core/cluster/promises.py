@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from quorumq.core.values.types import Stamp
+from quorumq.core.values.types import STAMP_ZERO, Stamp
 
 RegisterKey = tuple[bytes, str]
 """A topic's id, and a group's name; of the settings of the topic itself the name is empty."""
@@ -21,19 +21,19 @@ class Promises:
     """The promises of a node.
 
     Attributes:
-        min_ballot: stamps up to this time count as promised for every register that is not in ``recent``.
+        least: stamp that counts as promised for every register that is not in ``recent``.
         recent: stamps by register, the last ones; the oldest first.
     """
 
-    __slots__ = ("min_ballot", "recent")
+    __slots__ = ("least", "recent")
 
     def __init__(self) -> None:
-        self.min_ballot = 0
+        self.least = STAMP_ZERO
         self.recent: dict[RegisterKey, Stamp] = {}
 
     def of(self, register: RegisterKey, min_ballot: int) -> Stamp:
         """Return the highest stamp promised for a register; ``min_ballot`` is the node's."""
-        return max(self.recent.get(register, Stamp(self.min_ballot, "")), Stamp(min_ballot, ""))
+        return max(self.recent.get(register, self.least), Stamp(min_ballot, ""))
 
     def make(self, register: RegisterKey, stamp: Stamp) -> None:
         """Promise a stamp; a higher one that was promised before stays."""
@@ -42,12 +42,12 @@ class Promises:
         self.recent[register] = highest
         if len(self.recent) > PROMISES_MAX:
             oldest = next(iter(self.recent))
-            self.min_ballot = max(self.min_ballot, self.recent.pop(oldest).time)
+            self.least = max(self.least, self.recent.pop(oldest))
 
     def make_all(self, time: int) -> None:
         """Promise stamps up to this time for every register, because the voters before may have promised them."""
-        self.min_ballot = max(self.min_ballot, time)
-        self.recent.clear()
+        self.least = max(self.least, Stamp(time, ""))
+        self.recent = {register: stamp for register, stamp in self.recent.items() if stamp > self.least}
 
     def check(self) -> None:
         assert len(self.recent) <= PROMISES_MAX
