@@ -294,10 +294,13 @@ def test_messages_rejected_one_by_one_are_one_note() -> None:
         assert told(cluster, node) == []
 
 
-def test_a_grant_of_a_group_that_was_deleted_while_the_partition_was_elsewhere_is_not_told() -> None:
+def test_grants_of_a_group_that_was_deleted_while_the_partition_was_elsewhere_are_told() -> None:
     """The node's timers of grants outlive its replica. A later replica of the partition has no view of that group."""
-    cluster, _, producer_id = with_session(1)
-    recall, now = replica_of(cluster, "a").recall, cluster.now
-    granted = (now.mono + 1.0, "gone", Span(producer_id, 0, 1), NO_OWNER)
-    assert list(recall.acked_early(now, [granted])) == []
-    assert recall.holds_to_tell(now, [granted]) == []
+    cluster, topic, producer_id = with_session(1)
+    cluster.ask("a", m.SetGroup("jobs", "gone"))
+    cluster.ask("a", m.DeleteGroup("jobs", "gone", topic.id))
+    replica, span = replica_of(cluster, "a"), Span(producer_id, 0, 1)
+    replica.views.over.pop("gone", None)
+    (there,) = replica.recall.holds_to_tell(cluster.now, [(cluster.now.mono + 1.0, "gone", span, NO_OWNER)])
+    assert (there.group, there.span) == ("gone", span)
+    assert "gone" in replica.views.over

@@ -159,8 +159,8 @@ class Recall(ClosingComponent):
         ends: dict[tuple[int, str], float] = {}
         spans: dict[tuple[int, str], list[Span]] = {}
         for until, name, span, owner in granted:
-            if name not in views:  # it was deleted while the partition was elsewhere
-                continue
+            if name not in views:  # it was deleted while the partition was elsewhere, or is not made yet
+                views[name] = self.views.named(name)
             # Grants are grouped by powers of two of their remaining time and take the latest end of their group, so
             # that many neighbours are one run.
             key = math.frexp(until - now.mono)[1], name
